@@ -1,0 +1,50 @@
+"""The seams for time and chance: wall clock, monotonic clock, boot id, random bits and new ids.
+
+Nothing else in taskrunner asks the machine for the time or for randomness, so a test or a simulation that hands over
+another `Clock` decides both.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+import uuid6
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_RANDOM_BITS = 74  # what a version 7 UUID leaves beside its 48 bits of milliseconds, version and variant (RFC 9562)
+
+
+class Clock:
+    """The machine's own time and randomness."""
+
+    def now(self) -> datetime:
+        """The wall clock: an aware datetime in UTC."""
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        """Seconds of CLOCK_MONOTONIC: comparable between the processes of one boot, deaf to changes of the wall clock."""
+        return time.monotonic()
+
+    def boot_id(self) -> str:
+        """The id of this boot of the machine, or an empty text where the system does not tell one."""
+        try:
+            return _BOOT_ID.read_text(encoding="ascii").strip()
+        except OSError:
+            return ""
+
+    def bits(self, count: int) -> int:
+        """`count` random bits from the operating system."""
+        return secrets.randbits(count)
+
+    def random(self) -> float:
+        """A random float, 0.0 <= x < 1.0."""
+        return self.bits(53) / (1 << 53)
+
+    def new_id(self) -> str:
+        """A new UUID of version 7, as text. It is an identity, never an order."""
+        milliseconds = int(self.now().timestamp() * 1_000)
+        high, low = divmod(self.bits(_RANDOM_BITS), 1 << 62)
+        return str(uuid6.UUID(int=(milliseconds << 80) | (high << 64) | low, version=7))

@@ -1,0 +1,211 @@
+"""Every error that taskrunner raises, in one tree.
+
+```
+TaskRunnerError
+├── TaskFailed            a task ended as failed, and somebody asked for its result
+├── TaskCancelled         a task ended as cancelled, and somebody asked for its result
+├── StepFailed            a step's function raised; raised again on replay
+├── TaskNotFound          no task has this id                                       (LookupError)
+├── UnknownTask           no task type of this name is registered                   (LookupError)
+├── DuplicateTask         an unfinished task holds this unique key (defined beside the handle that it carries)
+├── InvalidInput          an argument or an option was refused at the door          (ValueError)
+│   └── PayloadTooLarge   … because its JSON is larger than `max_payload`
+├── InvalidResult         a result has no JSON form, or does not fit its annotation (TypeError)
+├── AmbiguousStep         one step name used from several async tasks without a key
+├── NotOpen               the runner was used before it was opened                  (RuntimeError)
+├── NotInTask             `TaskContext.current()` outside a task                    (LookupError)
+├── NotInStep             `ctx.idempotency_key` outside a step's function           (LookupError)
+├── NoSession             the task has no session, or no session has this id        (LookupError)
+├── StoreError            the store cannot be opened or used
+│   ├── StoreBusy         nothing was written: safe to send again
+│   └── StoreUnknown      lost during COMMIT and not to be looked up
+├── Retry                 raised by user code: run me again
+└── Fail                  raised by user code: do not run me again
+
+AttemptOver (BaseException: `except Exception` in user code must not see it)
+├── LeaseLost             the task was taken from this attempt
+└── NonDeterministicStep  the body no longer follows its recorded steps
+```
+
+An error's docstring is its default message.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime, timedelta
+
+MAX_ERROR_TEXT = 4_096
+"""Characters of an error's text that are stored; a longer one is cut and says so."""
+
+MAX_TRACEBACK_TEXT = 8_192
+"""Characters of a traceback that are stored with an ended attempt, counted from its end."""
+
+
+class TaskRunnerError(Exception):
+    """Something in taskrunner went wrong."""
+
+    def __init__(self, message: str = "", /) -> None:
+        super().__init__(message or _first_line(type(self)))
+
+
+class TaskFailed(TaskRunnerError):  # noqa: N818 - the name is the contract's
+    """The task failed."""
+
+    def __init__(self, task_id: str, error_type: str, details: str) -> None:
+        super().__init__(f"task {task_id} failed: {details}")
+        self.task_id = task_id
+        self.error_type = error_type
+        self.details = details
+
+
+class TaskCancelled(TaskRunnerError):  # noqa: N818 - the name is the contract's
+    """The task was cancelled."""
+
+    def __init__(self, task_id: str) -> None:
+        super().__init__(f"task {task_id} was cancelled")
+        self.task_id = task_id
+
+
+class StepFailed(TaskRunnerError):  # noqa: N818 - the name is the contract's
+    """The step's function raised; `__cause__` holds the original the first time, on replay there is none."""
+
+    def __init__(self, step: str, error_type: str, details: str) -> None:
+        super().__init__(f"step {step!r} failed: {details}")
+        self.step = step
+        self.error_type = error_type
+        self.details = details
+
+
+class TaskNotFound(TaskRunnerError, LookupError):  # noqa: N818 - the name is the contract's
+    """No task has this id."""
+
+
+class UnknownTask(TaskRunnerError, LookupError):  # noqa: N818 - the name is the contract's
+    """No task type of this name is registered here."""
+
+
+class InvalidInput(TaskRunnerError, ValueError):  # noqa: N818 - the name is the contract's
+    """The input was refused; `path` names the offending value, such as `topics[2].since`."""
+
+    def __init__(self, message: str = "", /, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class PayloadTooLarge(InvalidInput):
+    """The JSON of this value is larger than `max_payload`."""
+
+
+class InvalidResult(TaskRunnerError, TypeError):  # noqa: N818 - the name is the contract's
+    """The result has no JSON form, or does not fit its annotation; `path` names the offending value."""
+
+    def __init__(self, message: str = "", /, *, path: str = "") -> None:
+        super().__init__(message)
+        self.path = path
+
+
+class AmbiguousStep(TaskRunnerError):  # noqa: N818 - the name is the contract's
+    """One step name was used from several async tasks: give each its own name, or `ctx.options(key=…)`."""
+
+
+class NotOpen(TaskRunnerError, RuntimeError):  # noqa: N818 - the name is the contract's
+    """The runner is not open: use it inside `async with runner`, `runner.working()`, or through `runner.sync`."""
+
+
+class NotInTask(TaskRunnerError, LookupError):  # noqa: N818 - the name is the contract's
+    """There is no current task: `TaskContext.current()` works inside a task's body only."""
+
+
+class NotInStep(TaskRunnerError, LookupError):  # noqa: N818 - the name is the contract's
+    """There is no current step: `ctx.idempotency_key` is read inside a step's function only."""
+
+
+class NoSession(TaskRunnerError, LookupError):  # noqa: N818 - the name is the contract's
+    """There is no such session."""
+
+
+class StoreError(TaskRunnerError):
+    """The store cannot be opened or used."""
+
+
+class StoreBusy(StoreError):  # noqa: N818 - the name is the contract's
+    """Nothing was written, because the store is locked or its disk is full: it is safe to send this again."""
+
+
+class StoreUnknown(StoreError):  # noqa: N818 - the name is the contract's
+    """The write was lost during COMMIT and could not be looked up: it may or may not have happened."""
+
+
+class Retry(TaskRunnerError):  # noqa: N818 - the name is the contract's
+    """Raised by a task: end this attempt and run the task again.
+
+    `after` is how long to wait (seconds, `"90s"`, a timedelta) or when to run (an aware datetime); by default the
+    task's `wait` decides. It uses up one of the task's `max_retries`.
+    """
+
+    def __init__(self, reason: str = "", /, *, after: float | str | timedelta | datetime | None = None) -> None:
+        super().__init__(reason or "the task asked to be run again")
+        self.after = after
+
+
+class Fail(TaskRunnerError):  # noqa: N818 - the name is the contract's
+    """Raised by a task: it failed for good, whatever retries are left."""
+
+    def __init__(self, reason: str, /) -> None:
+        super().__init__(reason)
+
+
+class AttemptOver(BaseException):
+    """This attempt may do nothing more: let it pass. A BaseException, so that `except Exception` does not compensate."""
+
+    def __init__(self, message: str = "", /) -> None:
+        super().__init__(message or _first_line(type(self)))
+
+
+class LeaseLost(AttemptOver):
+    """The task was taken from this attempt: another one may be running, and nothing that this one writes is kept."""
+
+
+class NonDeterministicStep(AttemptOver):
+    """The task's code no longer takes the steps that are recorded; `retry` with mended code goes on."""
+
+
+def error_type_of(error: BaseException) -> str:
+    """Name an error's class as users write it: `ValueError`, `httpx.ReadTimeout`."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def safe_text(text: str, limit: int = MAX_ERROR_TEXT) -> str:
+    """Make any text fit to be stored: no lone surrogates, no U+0000, at most `limit` characters."""
+    clean = text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
+    return clean if len(clean) <= limit else f"{clean[:limit]}… ({len(clean):,} characters in all)"
+
+
+def error_text(error: BaseException) -> str:
+    """Describe an error in bounded, storable text, whatever its `__str__` does."""
+    try:
+        text = str(error)
+    except Exception as broken:  # noqa: BLE001 - a user's __str__ may raise anything, and the task must still end
+        text = f"(its text cannot be read: __str__ raised {type(broken).__qualname__})"
+    if isinstance(error, BaseExceptionGroup):
+        parts = "; ".join(f"{error_type_of(part)}: {error_text(part)}" for part in error.exceptions[:3])
+        text = f"{text}: {parts}"
+    return safe_text(f"{error_type_of(error)}: {text}" if text else error_type_of(error))
+
+
+def traceback_text(error: BaseException) -> str:
+    """The end of an error's traceback as storable text, without the values of local variables."""
+    try:
+        lines = traceback.format_exception(error, limit=-20, chain=False)
+    except Exception as broken:  # noqa: BLE001 - formatting calls the user's __str__
+        return f"(no traceback: {type(broken).__qualname__} while it was formatted)"
+    return safe_text("".join(lines)[-MAX_TRACEBACK_TEXT:], MAX_TRACEBACK_TEXT)
+
+
+def _first_line(kind: type[BaseException]) -> str:
+    return (kind.__doc__ or kind.__name__).strip().splitlines()[0]

@@ -1,0 +1,153 @@
+"""The writer thread: many units, one commit.
+
+It drains what has queued up while the last commit waited for the disk, commits it at once, and wakes all callers with
+one call into the event loop. No lingering: the wait for the disk is the window (measured: a linger of 1 ms halves the
+throughput at 64 callers). It also beats the heart of a supervisor, because it runs whatever blocks the event loop.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from taskrunner.core.errors import StoreError
+from taskrunner.core.loop import LoopRef, Reply, spawn_thread
+
+if TYPE_CHECKING:
+    from taskrunner.core.clock import Clock
+    from taskrunner.storage.engine import Outcome, Rows, Unit
+
+MAX_UNITS = 1_024
+"""Units of one commit: bounds how long other processes wait for the write lock (20-30 ms)."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    """A unit in the queue and who is to be told: a waiter on the event loop, or a callback in the writer's thread."""
+
+    unit: Unit
+    reply: Reply[Outcome] | None = None
+    done: Callable[[Outcome], None] | None = None
+
+
+@dataclass(slots=True)
+class _Heart:
+    """What is committed again and again, and when next, in seconds of the monotonic clock."""
+
+    interval: float
+    make: Callable[[], Unit]
+    done: Callable[[Outcome], None]
+    due: float
+
+
+class GroupCommit:
+    """Commits units in groups on a thread of its own. `commit` writes a list of units and returns an outcome for each."""
+
+    def __init__(
+        self,
+        commit: Callable[[list[Unit]], list[Outcome]],
+        clock: Clock,
+        announce: Callable[[Iterable[str]], None],
+    ) -> None:
+        self._commit = commit
+        self._clock = clock
+        self._announce = announce
+        self._loop = LoopRef()
+        self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
+        self._heart: _Heart | None = None
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread. A simulation calls `turn` instead."""
+        self._thread = spawn_thread("writer", self._run)
+
+    async def write(self, unit: Unit) -> list[Rows]:
+        """Commit a unit and wait for it. A cancelled wait does not take the unit back."""
+        reply: Reply[Outcome] = Reply()
+        self._put(_Entry(unit, reply=reply))
+        outcome = await reply.wait()
+        if isinstance(outcome, StoreError):
+            raise outcome
+        return outcome
+
+    def submit(self, unit: Unit, done: Callable[[Outcome], None]) -> None:
+        """Commit a unit and call `done` in the writer's thread; from any thread."""
+        self._put(_Entry(unit, done=done))
+
+    def beat(self, interval: float, make: Callable[[], Unit], done: Callable[[Outcome], None]) -> None:
+        """Commit what `make` returns every `interval` seconds from now on."""
+        self._heart = _Heart(interval, make, done, self._clock.monotonic() + interval)
+        self._queue.put(None)
+
+    def stop_beat(self) -> None:
+        """End the beating."""
+        self._heart = None
+        self._queue.put(None)
+
+    async def close(self) -> None:
+        """Commit what was submitted, then end the thread."""
+        self._closing = True
+        ended: Reply[None] = Reply()
+        thread = self._thread
+        self._queue.put(None)
+        if thread is not None:
+            spawn_thread("closing", lambda: (thread.join(), self._loop.post(ended.give, None)))
+            await ended.wait()
+
+    def turn(self, timeout: float | None) -> None:
+        """Wait at most `timeout` seconds for work, and commit once if there is any."""
+        entries = self._drain(timeout)
+        heart = self._heart
+        if heart is not None and self._clock.monotonic() >= heart.due:
+            heart.due = self._clock.monotonic() + heart.interval
+            entries.insert(0, _Entry(heart.make(), done=heart.done))  # first in line: a lease must not wait for a crowd
+        if entries:
+            self._answer(entries, self._commit([entry.unit for entry in entries]))
+
+    def _put(self, entry: _Entry) -> None:
+        if self._closing:
+            message = "the store is closed"
+            raise StoreError(message)
+        self._queue.put(entry)
+
+    def _run(self) -> None:
+        while not (self._closing and self._queue.empty()):
+            heart = self._heart
+            self.turn(None if heart is None else max(0.0, heart.due - self._clock.monotonic()))
+
+    def _drain(self, timeout: float | None) -> list[_Entry]:
+        entries: list[_Entry] = []
+        try:
+            entry = self._queue.get(timeout=timeout)
+            while True:
+                if entry is not None:
+                    entries.append(entry)
+                if len(entries) >= MAX_UNITS:
+                    break
+                entry = self._queue.get_nowait()
+        except queue.Empty:
+            pass
+        return entries
+
+    def _answer(self, entries: list[_Entry], outcomes: list[Outcome]) -> None:
+        replies: list[tuple[Reply[Outcome], Outcome]] = []
+        topics: dict[str, None] = {}
+        for entry, outcome in zip(entries, outcomes, strict=True):
+            if not isinstance(outcome, StoreError):
+                topics.update(dict.fromkeys(entry.unit.topics))
+            if entry.reply is not None:
+                replies.append((entry.reply, outcome))
+            elif entry.done is not None:
+                entry.done(outcome)
+        if replies or topics:
+            self._loop.post(self._give, replies, topics)
+
+    def _give(self, replies: list[tuple[Reply[Outcome], Outcome]], topics: Iterable[str]) -> None:
+        for reply, outcome in replies:
+            reply.give(outcome)
+        if topics:
+            self._announce(topics)

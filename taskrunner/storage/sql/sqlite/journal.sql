@@ -1,0 +1,16 @@
+-- The record of a step, fenced: it is written only while this attempt holds the task.
+-- name: record_step
+INSERT INTO steps(history_id, scope, name, occurrence, position, turn, digest, value, error_type, error, task_id, attempt, created_at)
+SELECT history_id, :scope, :name, :occurrence, :position, :turn, :digest, :value, :error_type, :error, id, attempt, :now
+FROM tasks WHERE {fenced}
+
+-- name: fence
+SELECT 1 FROM tasks WHERE {fenced}
+
+-- name: steps
+SELECT scope, name, occurrence, position, turn, digest, value, error_type, error, attempt, created_at
+FROM steps WHERE history_id = :history_id ORDER BY seq
+
+-- name: attempts
+SELECT attempt, owner, outcome, error_type, error_message, traceback, started_at, ended_at
+FROM attempts WHERE task_id = :task ORDER BY attempt

@@ -1,0 +1,181 @@
+-- part: task_columns
+id, seq, session_id, parent_task_id, type, queue, priority, status, waiting_for, unique_key, idempotency_key,
+cancel_requested_at, input, output, error_type, error_message, progress, progress_message, attempt, losses, max_losses,
+retry_count, max_retries, series, timeout, history_id, lease_owner, run_at, scheduled_for, started_at, completed_at,
+created_at, updated_at
+
+-- part: fenced
+id = :task AND status = 'running' AND lease_owner = :owner AND attempt = :attempt
+
+-- A given value, else the one of the type's row, else the default. The row that holds the key already is returned
+-- when the key may be reused; nothing is returned when it is refused.
+-- name: enqueue
+INSERT INTO tasks(id, session_id, parent_task_id, type, input, queue, priority, run_at, hold, unique_key, idempotency_key,
+                  max_retries, timeout, max_losses, history_id, created_at, updated_at)
+SELECT :id, :session_id, :parent_task_id, :type, :input, coalesce(:queue, task_types.queue, 'default'),
+       coalesce(:priority, task_types.priority, 5), :run_at, CASE WHEN :run_at > :now THEN 1 ELSE 0 END,
+       :unique_key, :idempotency_key, coalesce(:max_retries, task_types.max_retries, :default_retries),
+       coalesce(:timeout, task_types.timeout), coalesce(:max_losses, task_types.max_losses, :default_losses), :id, :now, :now
+FROM (SELECT 1) LEFT JOIN task_types ON task_types.name = :type WHERE true
+ON CONFLICT (type, idempotency_key) WHERE idempotency_key IS NOT NULL
+DO UPDATE SET idempotency_key = excluded.idempotency_key
+ON CONFLICT (type, unique_key) WHERE unique_key IS NOT NULL AND status IN ('pending', 'running')
+DO UPDATE SET
+  input = CASE WHEN :on_conflict = 'replace' THEN excluded.input ELSE input END,
+  run_at = CASE WHEN :on_conflict = 'replace' THEN excluded.run_at ELSE run_at END,
+  hold = CASE WHEN :on_conflict = 'replace' THEN excluded.hold ELSE hold END,
+  priority = CASE WHEN :on_conflict = 'replace' THEN excluded.priority ELSE priority END,
+  updated_at = CASE WHEN :on_conflict = 'replace' THEN excluded.updated_at ELSE updated_at END
+WHERE :on_conflict = 'reuse' OR (:on_conflict = 'replace' AND status = 'pending' AND attempt = 0)
+RETURNING id
+
+-- name: task_by_unique_key
+SELECT id FROM tasks WHERE type = :type AND unique_key = :unique_key AND status IN ('pending', 'running')
+
+-- Delayed and retried tasks whose time has come take their place in the line of their queue.
+-- name: promote_due
+UPDATE tasks SET hold = 0
+WHERE seq IN (SELECT seq FROM tasks INDEXED BY tasks_due WHERE status = 'pending' AND hold = 1 AND run_at <= :now ORDER BY run_at LIMIT 1000)
+
+-- Running rows whose owner is gone: to be run again, at most max_losses times in a row. An attempt that recorded a step
+-- was no poison, so it starts the count afresh.
+-- name: recover
+WITH orphans AS MATERIALIZED (
+  SELECT t.seq AS seq, s.ended_how AS ended_how, s.pid AS pid, s.host AS host,
+    CASE WHEN EXISTS (SELECT 1 FROM steps WHERE steps.history_id = t.history_id AND steps.attempt = t.attempt AND steps.task_id = t.id)
+         THEN 1 ELSE t.losses + 1 END AS losses
+  FROM tasks t INDEXED BY tasks_running LEFT JOIN supervisors s ON s.id = t.lease_owner
+  WHERE t.status = 'running' AND (s.id IS NULL OR s.ended_at IS NOT NULL) LIMIT 1000)
+UPDATE tasks SET
+  losses = orphans.losses,
+  status = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN orphans.losses >= max_losses THEN 'failed' ELSE 'pending' END,
+  outcome = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE 'lost' END,
+  completed_at = CASE WHEN cancel_requested_at IS NOT NULL OR orphans.losses >= max_losses THEN :now END,
+  error_type = CASE WHEN cancel_requested_at IS NULL THEN 'taskrunner.WorkerLost' END,
+  error_message = CASE
+    WHEN cancel_requested_at IS NOT NULL THEN cancel_reason
+    WHEN orphans.losses >= max_losses THEN 'quarantined: its worker was lost ' || orphans.losses || ' times in a row without recording a step (max_losses '
+      || max_losses || '); the last was process ' || coalesce(orphans.pid, '?') || ' on ' || coalesce(orphans.host, '?') || ': ' || coalesce(orphans.ended_how, 'its row is gone')
+    ELSE 'worker lost: process ' || coalesce(orphans.pid, '?') || ' on ' || coalesce(orphans.host, '?') || ': ' || coalesce(orphans.ended_how, 'its row is gone') END,
+  traceback = NULL, lease_owner = NULL, hold = 0, updated_at = :now
+FROM orphans WHERE tasks.seq = orphans.seq
+RETURNING id, type, queue, status, losses
+
+-- One claim per queue, in order of priority and enqueue; never more than the supervisor's free slots.
+-- name: claim
+UPDATE tasks SET status = 'running', lease_owner = :owner, attempt = attempt + 1, outcome = NULL, started_at = :now, updated_at = :now
+WHERE seq IN (SELECT seq FROM tasks INDEXED BY tasks_claim WHERE queue = :queue AND status = 'pending' AND hold = 0
+  ORDER BY priority, seq
+  LIMIT max(0, min(64, :slots - (SELECT count(*) FROM tasks INDEXED BY tasks_running WHERE status = 'running' AND lease_owner = :owner))))
+RETURNING {task_columns}
+
+-- Tasks that were put back because nobody knew their type, by one who knows it.
+-- name: claim_put_back
+UPDATE tasks SET status = 'running', lease_owner = :owner, attempt = attempt + 1, outcome = NULL, hold = 0, waiting_for = NULL,
+  started_at = :now, updated_at = :now
+WHERE seq IN (SELECT seq FROM tasks INDEXED BY tasks_waiting WHERE waiting_for = :waiting_for AND status = 'pending' AND hold = 3
+  AND (:queue IS NULL OR queue = :queue) AND run_at <= :now ORDER BY seq
+  LIMIT max(0, min(64, :slots - (SELECT count(*) FROM tasks INDEXED BY tasks_running WHERE status = 'running' AND lease_owner = :owner))))
+RETURNING {task_columns}
+
+-- The queues in which something can be claimed: one index seek for each.
+-- name: claimable_queues
+WITH RECURSIVE names(name) AS (
+  SELECT min(queue) FROM tasks INDEXED BY tasks_claim WHERE status = 'pending' AND hold = 0
+  UNION ALL
+  SELECT (SELECT min(queue) FROM tasks INDEXED BY tasks_claim WHERE status = 'pending' AND hold = 0 AND queue > name) FROM names WHERE name IS NOT NULL)
+SELECT name FROM names WHERE name IS NOT NULL
+
+-- name: next_due
+SELECT min(run_at) FROM tasks INDEXED BY tasks_due WHERE status = 'pending' AND hold = 1
+
+-- name: complete
+UPDATE tasks SET
+  status = CASE WHEN cancel_requested_at IS NULL THEN 'completed' ELSE 'cancelled' END,
+  outcome = CASE WHEN cancel_requested_at IS NULL THEN 'completed' ELSE 'cancelled' END,
+  output = CASE WHEN cancel_requested_at IS NULL THEN :output END,
+  progress = CASE WHEN cancel_requested_at IS NULL THEN 1.0 ELSE progress END,
+  error_message = cancel_reason, error_type = NULL, traceback = NULL,
+  lease_owner = NULL, slot = NULL, losses = 0, completed_at = :now, updated_at = :now
+WHERE {fenced} RETURNING status
+
+-- name: fail
+UPDATE tasks SET
+  status = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN :final OR retry_count >= max_retries THEN 'failed' ELSE 'pending' END,
+  outcome = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN :final OR retry_count >= max_retries THEN 'failed' ELSE 'retried' END,
+  completed_at = CASE WHEN cancel_requested_at IS NOT NULL OR :final OR retry_count >= max_retries THEN :now END,
+  retry_count = retry_count + CASE WHEN cancel_requested_at IS NOT NULL OR :final OR retry_count >= max_retries THEN 0 ELSE 1 END,
+  hold = CASE WHEN cancel_requested_at IS NOT NULL OR :final OR retry_count >= max_retries OR :run_at <= :now THEN 0 ELSE 1 END,
+  run_at = CASE WHEN cancel_requested_at IS NOT NULL OR :final OR retry_count >= max_retries THEN run_at ELSE :run_at END,
+  error_type = :error_type, error_message = :error_message, traceback = :traceback,
+  lease_owner = NULL, slot = NULL, losses = 0, updated_at = :now
+WHERE {fenced} RETURNING status, retry_count, max_retries
+
+-- Handed back unharmed: no retry and no loss is charged. With waiting_for it waits for somebody who knows its type.
+-- name: release
+UPDATE tasks SET
+  status = CASE WHEN cancel_requested_at IS NULL THEN 'pending' ELSE 'cancelled' END,
+  outcome = CASE WHEN cancel_requested_at IS NULL THEN 'released' ELSE 'cancelled' END,
+  completed_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE :now END,
+  hold = CASE WHEN cancel_requested_at IS NULL AND :waiting_for IS NOT NULL THEN 3 ELSE 0 END,
+  waiting_for = CASE WHEN cancel_requested_at IS NULL THEN :waiting_for END,
+  error_message = cancel_reason, error_type = NULL, traceback = NULL,
+  lease_owner = NULL, updated_at = :now
+WHERE {fenced} RETURNING status
+
+-- name: cancelled
+UPDATE tasks SET status = 'cancelled', outcome = 'cancelled', error_message = cancel_reason, error_type = NULL, traceback = NULL,
+  lease_owner = NULL, slot = NULL, completed_at = :now, updated_at = :now
+WHERE {fenced} AND cancel_requested_at IS NOT NULL RETURNING status
+
+-- name: progress
+UPDATE tasks SET progress = max(progress, :progress), progress_message = :message, updated_at = :now WHERE {fenced}
+
+-- name: cancel
+UPDATE tasks SET
+  status = CASE status WHEN 'pending' THEN 'cancelled' ELSE status END,
+  completed_at = CASE status WHEN 'pending' THEN :now END,
+  error_message = CASE status WHEN 'pending' THEN coalesce(:reason, error_message) ELSE error_message END,
+  hold = CASE status WHEN 'pending' THEN 0 ELSE hold END,
+  waiting_for = NULL, slot = CASE status WHEN 'pending' THEN NULL ELSE slot END,
+  cancel_requested_at = coalesce(cancel_requested_at, :now), cancel_reason = coalesce(cancel_reason, :reason), updated_at = :now
+WHERE id = :task AND status IN ('pending', 'running') RETURNING status
+
+-- name: cancel_requests
+SELECT id, attempt FROM tasks INDEXED BY tasks_running WHERE lease_owner = :owner AND status = 'running' AND cancel_requested_at IS NOT NULL
+
+-- name: task
+SELECT {task_columns} FROM tasks WHERE id = :id
+
+-- name: task_status
+SELECT status FROM tasks WHERE id = :id
+
+-- name: tasks_newest
+SELECT {task_columns} FROM tasks
+WHERE seq < coalesce((SELECT seq FROM tasks WHERE id = :after), 9223372036854775807)
+  AND (:type IS NULL OR type = :type) AND (:queue IS NULL OR queue = :queue)
+ORDER BY seq DESC LIMIT :limit
+
+-- name: tasks_by_status
+SELECT {task_columns} FROM tasks INDEXED BY idx_tasks_status
+WHERE status = :status
+  AND (:after IS NULL OR (created_at, seq) < (SELECT created_at, seq FROM tasks WHERE id = :after))
+  AND (:type IS NULL OR type = :type) AND (:queue IS NULL OR queue = :queue) AND (:session_id IS NULL OR session_id = :session_id)
+  AND (:parent_task_id IS NULL OR parent_task_id = :parent_task_id)
+ORDER BY created_at DESC, seq DESC LIMIT :limit
+
+-- name: tasks_by_session
+SELECT {task_columns} FROM tasks INDEXED BY idx_tasks_session
+WHERE session_id = :session_id AND seq < coalesce((SELECT seq FROM tasks WHERE id = :after), 9223372036854775807)
+  AND (:type IS NULL OR type = :type) AND (:queue IS NULL OR queue = :queue)
+  AND (:parent_task_id IS NULL OR parent_task_id = :parent_task_id)
+ORDER BY seq DESC LIMIT :limit
+
+-- name: tasks_by_parent
+SELECT {task_columns} FROM tasks INDEXED BY tasks_parent
+WHERE parent_task_id = :parent_task_id AND seq < coalesce((SELECT seq FROM tasks WHERE id = :after), 9223372036854775807)
+  AND (:type IS NULL OR type = :type) AND (:queue IS NULL OR queue = :queue)
+ORDER BY seq DESC LIMIT :limit
+
+-- name: task_counts
+SELECT status, hold, count(*) FROM tasks GROUP BY status, hold
