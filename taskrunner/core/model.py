@@ -209,3 +209,4 @@ class NewTask:
     idempotency_key: str | None = None
     max_retries: int | None = None
     timeout: float | None = None
+    max_losses: int | None = None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import anyio
 
@@ -13,41 +13,38 @@ under a thousandth of a core and is short beside a commit's way to the disk."""
 
 
 class Changes:
-    """Waiters by topic. `look` returns a number that changes when another process has committed."""
+    """The listeners of one store. `look` returns a number that changes when another connection has committed."""
 
     def __init__(self, look: Callable[[], Awaitable[int]]) -> None:
         self._look = look
         self._seen: int | None = None
         self._looking = False
-        self._waiters: defaultdict[str, set[anyio.Event]] = defaultdict(set)
+        self._listening: dict[str, set[News]] = {}
 
-    def announce(self, topics: Iterable[str]) -> None:
-        """Wake who waits for one of the topics."""
+    @contextmanager
+    def listen(self, topics: Sequence[str]) -> Iterator[News]:
+        """Collect the news of these topics from now on: look at the store inside, so that nothing is missed."""
+        news = News(self)
         for topic in topics:
-            for event in self._waiters.get(topic, ()):
-                event.set()
-
-    async def wait(self, topics: Sequence[str], timeout: float) -> bool:  # noqa: ASYNC109 - a bound, not a deadline
-        """Wait until a commit may concern one of the topics; False after `timeout` seconds without one."""
-        event = anyio.Event()
-        for topic in topics:
-            self._waiters[topic].add(event)
+            self._listening.setdefault(topic, set()).add(news)
         try:
-            with anyio.move_on_after(timeout):
-                while not event.is_set():
-                    await self._wait_once(event)
-            return event.is_set()
+            yield news
         finally:
             for topic in topics:
-                self._waiters[topic].discard(event)
-                if not self._waiters[topic]:
-                    del self._waiters[topic]
+                listening = self._listening[topic]
+                listening.discard(news)
+                if not listening:
+                    del self._listening[topic]
 
-    async def _wait_once(self, event: anyio.Event) -> None:
-        """One turn: a single waiter looks for the commits of other processes, on behalf of all."""
-        with anyio.move_on_after(POLL):
-            await event.wait()
-        if event.is_set() or self._looking:
+    def announce(self, topics: Iterable[str]) -> None:
+        """Wake who listens to one of the topics."""
+        for topic in topics:
+            for news in self._listening.get(topic, ()):
+                news.event.set()
+
+    async def look(self) -> None:
+        """See whether another connection has committed; a single listener does it on behalf of all."""
+        if self._looking:
             return
         self._looking = True
         try:
@@ -55,6 +52,26 @@ class Changes:
         finally:
             self._looking = False
         if self._seen is not None and number != self._seen:
-            for waiting in [event for events in self._waiters.values() for event in events]:
-                waiting.set()
+            self.announce(list(self._listening))
         self._seen = number
+
+
+class News:
+    """What one listener hears."""
+
+    def __init__(self, changes: Changes) -> None:
+        self._changes = changes
+        self.event = anyio.Event()
+
+    async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 - a bound on the wait, not a deadline for work
+        """Wait until a commit may concern a topic, at most `timeout` seconds; False when there was none."""
+        with anyio.move_on_after(timeout):
+            while not self.event.is_set():
+                with anyio.move_on_after(POLL):
+                    await self.event.wait()
+                if not self.event.is_set():
+                    await self._changes.look()
+        heard = self.event.is_set()
+        if heard:
+            self.event = anyio.Event()
+        return heard

@@ -13,9 +13,14 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from operator import itemgetter
-from typing import Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 from taskrunner.core.errors import StoreError
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from taskrunner.storage.changes import News
 
 Value: TypeAlias = None | int | float | str | bytes
 Row: TypeAlias = tuple[Value, ...]
@@ -47,6 +52,7 @@ class Refused(StoreError):
     def __init__(self, index: int, name: str, expected: int, got: int) -> None:
         super().__init__(f"statement {index} ({name}) expected {expected} rows and got {got}")
         self.index = index
+        self.got = got
         self.name = name
 
 
@@ -88,8 +94,8 @@ class Engine(Protocol):
         """End the beating; one that is under way is finished first."""
         ...
 
-    async def wait_for_change(self, topics: Sequence[str], timeout: float) -> bool:  # noqa: ASYNC109 - a bound, not a deadline
-        """Wait until a commit may concern one of the topics, at most `timeout` seconds; False when time ran out."""
+    def listen(self, topics: Sequence[str]) -> AbstractContextManager[News]:
+        """Hear of commits that may concern one of the topics, from now on."""
         ...
 
     async def close(self) -> None:

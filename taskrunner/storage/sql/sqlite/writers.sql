@@ -10,3 +10,6 @@ DELETE FROM writers WHERE id = :id
 -- A writer that crashed leaves its row; nobody can ask for it after a month.
 -- name: forget_writers
 DELETE FROM writers WHERE opened_at < :before
+
+-- name: record_migration
+INSERT INTO migrations(number, applied_at, version) VALUES (:number, :now, :version)

@@ -1,0 +1,71 @@
+"""The verbs of an attempt's record: steps, written once and under the fence, and what `show` tells of the past."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from taskrunner.core.durations import stamp
+from taskrunner.core.errors import LeaseLost
+from taskrunner.storage.engine import Refused, Statement, Unit
+from taskrunner.storage.rows import attempt_of, step_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taskrunner.core.clock import Clock
+    from taskrunner.core.model import Attempt, Fence, Step
+    from taskrunner.storage.engine import Engine, Rows
+
+
+class Journal:
+    """Steps and ended attempts."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    def record(self, fence: Fence, step: Step) -> Statement:
+        """The record of one step; it is refused once the task was taken from this attempt."""
+        return Statement(
+            "record_step",
+            {
+                "scope": step.scope,
+                "name": step.name,
+                "occurrence": step.occurrence,
+                "position": step.position,
+                "turn": step.turn,
+                "digest": step.digest,
+                "value": step.value,
+                "error_type": step.error_type,
+                "error": step.error,
+                "task": fence.task_id,
+                "owner": fence.owner,
+                "attempt": fence.attempt,
+                "now": stamp(step.created_at),
+            },
+            expect_rows=1,
+        )
+
+    def fence(self, fence: Fence) -> Statement:
+        """A guard: the rest of the unit is written only while this attempt holds the task."""
+        params = {"task": fence.task_id, "owner": fence.owner, "attempt": fence.attempt}
+        return Statement("fence", params, expect_rows=1)
+
+    async def write(self, statements: Sequence[Statement]) -> list[Rows]:
+        """Commit an attempt's statements; durable when it returns.
+
+        Raises:
+            LeaseLost: the task was taken from this attempt, and nothing was written.
+        """
+        try:
+            return await self._engine.write(Unit(tuple(statements)))
+        except Refused:
+            raise LeaseLost from None
+
+    async def steps(self, history_id: str) -> list[Step]:
+        """The recorded steps of a history, in the order in which they were recorded."""
+        return [step_of(row) for row in await self._engine.read(Statement("steps", {"history_id": history_id}))]
+
+    async def attempts(self, task_id: str) -> list[Attempt]:
+        """The ended attempts of a task, oldest first."""
+        return [attempt_of(row) for row in await self._engine.read(Statement("attempts", {"task": task_id}))]

@@ -1,0 +1,120 @@
+"""The verbs of conversations: sessions and their messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from taskrunner.core.durations import stamp
+from taskrunner.core.errors import NoSession
+from taskrunner.storage.engine import Rejected, Statement, Unit
+from taskrunner.storage.rows import message_of, session_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from taskrunner.core.clock import Clock
+    from taskrunner.core.model import Message, SessionRow
+    from taskrunner.core.states import Role, SessionStatus
+    from taskrunner.storage.engine import Engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewMessage:
+    """A message to be added: checked and encoded. `write_key` numbers the writes of one history of a task."""
+
+    id: str
+    session_id: str
+    role: Role
+    content: str
+    tool_calls: str = "[]"
+    tool_call_id: str | None = None
+    parent_msg_id: str | None = None
+    token_count: int = 0
+    payload: str | None = None
+    history_id: str | None = None
+    write_key: str | None = None
+
+
+class MessageStore:
+    """Sessions and messages."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    async def create_session(self, *, title: str, model: str | None, system_prompt: str | None) -> SessionRow:
+        """Store a new conversation; durable when it returns."""
+        params = {
+            "id": self._clock.new_id(),
+            "title": title,
+            "model": model,
+            "system_prompt": system_prompt,
+            "now": stamp(self._clock.now()),
+        }
+        results = await self._engine.write(Unit((Statement("create_session", params, expect_rows=1),)))
+        return session_of(results[0][0])
+
+    async def session(self, session_id: str) -> SessionRow:
+        """One session.
+
+        Raises:
+            NoSession: no session has this id.
+        """
+        rows = await self._engine.read(Statement("session", {"id": session_id}))
+        if not rows:
+            message = f"no session has the id {session_id!r}"
+            raise NoSession(message)
+        return session_of(rows[0])
+
+    async def sessions(self, *, status: SessionStatus | None, limit: int, after: str | None) -> list[SessionRow]:
+        """The newest sessions first; `after` is the last id of the page before."""
+        params = {"status": status, "limit": limit, "after": after}
+        return [session_of(row) for row in await self._engine.read(Statement("sessions_newest", params))]
+
+    def add(self, new: NewMessage) -> Statement:
+        """The statement that adds a message to its session, or finds the one that its write key has added."""
+        return Statement(
+            "add_message",
+            {
+                "id": new.id,
+                "session_id": new.session_id,
+                "role": new.role,
+                "content": new.content,
+                "tool_calls": new.tool_calls,
+                "tool_call_id": new.tool_call_id,
+                "parent_msg_id": new.parent_msg_id,
+                "token_count": new.token_count,
+                "payload": new.payload,
+                "history_id": new.history_id,
+                "write_key": new.write_key,
+                "now": stamp(self._clock.now()),
+            },
+            expect_rows=1,
+        )
+
+    async def write(self, statements: Sequence[Statement]) -> Message:
+        """Commit statements of which the last adds a message, and return that message.
+
+        Raises:
+            NoSession: there is no such session, or it is deleted.
+        """
+        try:
+            results = await self._engine.write(Unit(tuple(statements)))
+        except Rejected as rejected:
+            raise refusal(rejected) from rejected
+        return message_of(results[-1][0])
+
+    async def recent(self, session_id: str, limit: int) -> list[Message]:
+        """The newest `limit` messages of a session, oldest first."""
+        params = {"session_id": session_id, "limit": limit}
+        return [message_of(row) for row in reversed(await self._engine.read(Statement("recent_messages", params)))]
+
+
+def refusal(rejected: Rejected) -> Exception:
+    """What the database's own words mean for who wanted to add a message."""
+    if "FOREIGN KEY" in rejected.reason:
+        return NoSession("no session has the id that this message names")
+    if "session is deleted" in rejected.reason:
+        return NoSession("the session is deleted: it takes no new messages")
+    return rejected

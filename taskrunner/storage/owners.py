@@ -1,0 +1,96 @@
+"""The verbs of supervisors: register, beat, bury the dead, and say which task types exist."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from taskrunner.core.durations import stamp
+from taskrunner.storage.engine import Statement, Unit
+from taskrunner.storage.rows import supervisor_of
+from taskrunner.storage.tasks import WORK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from taskrunner.core.clock import Clock
+    from taskrunner.core.model import SupervisorRow, TaskType
+    from taskrunner.storage.engine import Engine, Outcome
+
+NANOSECONDS = 1_000_000_000
+ENDED_KEPT = timedelta(days=30)
+"""How long the row of an ended supervisor is kept: `show` names it as the owner of past attempts."""
+
+
+class Owners:
+    """Supervisors and their leases, which are judged by the monotonic clock of one boot."""
+
+    def __init__(self, engine: Engine, clock: Clock) -> None:
+        self._engine = engine
+        self._clock = clock
+
+    async def register(self, row: SupervisorRow, version: str, lease: float, types: Iterable[TaskType]) -> None:
+        """Store a supervisor that lives for `lease` seconds from now, and the types that it runs."""
+        now = stamp(row.started_at)
+        me = {
+            "id": row.id,
+            "boot_id": row.boot_id,
+            "pid": row.pid,
+            "pid_namespace": row.pid_namespace,
+            "start_time": row.start_time,
+            "host": row.host,
+            "lock_name": row.lock_name,
+            "version": version,
+            "expires_at": self._expiry(lease),
+            "now": now,
+        }
+        forget = Statement("forget_supervisors", {"before": stamp(row.started_at - ENDED_KEPT)})
+        known = [Statement("register_type", {**_type(kind), "now": now}) for kind in types]
+        await self._engine.write(Unit((Statement("register_supervisor", me, expect_rows=1), forget, *known)))
+
+    def keep_beating(self, supervisor_id: str, lease: float, interval: float, lost: Callable[[Outcome], None]) -> None:
+        """Renew the lease every `interval` seconds from the writer's thread; each outcome is told to `lost`'s caller."""
+
+        def make() -> Unit:
+            now = {"id": supervisor_id, "expires_at": self._expiry(lease), "now": stamp(self._clock.now())}
+            return Unit((Statement("beat", now, expect_rows=1),))
+
+        self._engine.beat(interval, make, lost)
+
+    async def bury(self, dead: Sequence[tuple[str, str]], *, boot_id: str, me: str, monotonic: float) -> list[str]:
+        """End the rows of owners that were judged dead (id and how), and of those of this boot whose lease ran out.
+
+        `monotonic` is the clock as it stood when the sweep began. Returns the ids of the expired.
+        """
+        now = stamp(self._clock.now())
+        judged = [Statement("bury", {"id": owner, "how": how, "now": now}) for owner, how in dead]
+        expired = {"boot_id": boot_id, "self": me, "now": now, "monotonic": int(monotonic * NANOSECONDS)}
+        results = await self._engine.write(Unit((*judged, Statement("bury_expired", expired)), topics=(WORK,)))
+        return [str(row[0]) for row in results[-1]]
+
+    async def retire(self, supervisor_id: str) -> None:
+        """End one's own row, at a clean stop."""
+        params = {"id": supervisor_id, "how": "it was stopped", "now": stamp(self._clock.now())}
+        await self._engine.write(Unit((Statement("bury", params),), topics=(WORK,)))
+
+    async def living(self) -> list[SupervisorRow]:
+        """The supervisors whose row has not ended."""
+        return [supervisor_of(row) for row in await self._engine.read(Statement("living_supervisors", {}))]
+
+    async def all(self, limit: int = 100) -> list[SupervisorRow]:
+        """The newest supervisors, living and ended."""
+        return [supervisor_of(row) for row in await self._engine.read(Statement("supervisors", {"limit": limit}))]
+
+    def _expiry(self, lease: float) -> int:
+        return int((self._clock.monotonic() + lease) * NANOSECONDS)
+
+
+def _type(kind: TaskType) -> dict[str, str | int | float | None]:
+    return {
+        "name": kind.name,
+        "queue": kind.queue,
+        "priority": kind.priority,
+        "max_retries": kind.max_retries,
+        "timeout": kind.timeout,
+        "max_losses": kind.max_losses,
+    }

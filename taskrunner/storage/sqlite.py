@@ -1,0 +1,186 @@
+"""The SQLite engine: one writer thread, a few readers, one checkpointer, and the guards of the file."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, Self
+
+import apsw
+
+from taskrunner.core.durations import stamp
+from taskrunner.core.errors import StoreError
+from taskrunner.core.loop import call_in_thread
+from taskrunner.storage import guard
+from taskrunner.storage.changes import Changes
+from taskrunner.storage.checkpoint import Checkpointer
+from taskrunner.storage.engine import Statement, Unit, load_migrations, load_queries
+from taskrunner.storage.group_commit import GroupCommit
+from taskrunner.storage.readers import Readers
+from taskrunner.storage.sqlite_connection import check_schema, connect, migrate, switch_to_wal, translate
+from taskrunner.storage.sqlite_writer import Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from contextlib import AbstractContextManager
+
+    from taskrunner.core.clock import Clock
+    from taskrunner.storage.changes import News
+    from taskrunner.storage.engine import Outcome, Rows
+
+WRITERS_KEPT = timedelta(days=30)
+"""How long the mark of a writer that crashed is kept."""
+
+
+class SQLiteEngine:
+    """One SQLite file. Made by `open`; its coroutines belong to the event loop that opened it."""
+
+    dialect: Literal["sqlite", "postgres"] = "sqlite"
+
+    def __init__(self, path: Path, *, clock: Clock, busy_timeout: float, durability: str, writing: bool, vfs: str | None) -> None:
+        self.path = path
+        self.queries = load_queries(self.dialect)
+        self._clock = clock
+        self._busy_timeout = busy_timeout
+        self._synchronous = "FULL" if durability == "full" else "NORMAL"
+        self._writing = writing
+        self._vfs = vfs
+        self._hold: guard.SharedHold | None = None
+        self._watch: apsw.Connection | None = None
+        self._writer: Writer | None = None
+        self._readers = Readers(self._reader, self._translate)
+        self._checkpointer = Checkpointer(path, self._connect, self._readers)
+        self._changes = Changes(self._look)
+        self._group = GroupCommit(self._commit, clock, self._changes.announce)
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path,
+        *,
+        clock: Clock,
+        busy_timeout: float = 5.0,
+        durability: Literal["full", "normal"] = "full",
+        allow_unsafe_mount: bool = False,
+        writing: bool = True,
+        vfs: str | None = None,
+    ) -> Self:
+        """Open the file at `path` (made by `guard.resolve`); a writer creates it and brings its schema up to date.
+
+        `busy_timeout` is in seconds. A reader (`writing=False`) creates and changes nothing.
+
+        Raises:
+            StoreError: the file, its folder, its mount, its schema or the SQLite library cannot be used.
+            StoreBusy: another program holds the write lock.
+        """
+        guard.check_library(apsw.sqlite_lib_version())
+        guard.check_mount(path, allow_unsafe=allow_unsafe_mount)
+        guard.check_access(path, writing=writing)
+        engine = cls(path, clock=clock, busy_timeout=busy_timeout, durability=durability, writing=writing, vfs=vfs)
+        try:
+            await call_in_thread("opening", engine._open)  # noqa: SLF001 - its own
+        except BaseException:
+            engine._let_go()  # noqa: SLF001 - its own
+            raise
+        if writing:
+            engine._group.start()  # noqa: SLF001 - its own
+        return engine
+
+    async def read(self, statement: Statement) -> Rows:
+        """Run one SELECT on a reader's connection."""
+        query = self.queries[statement.name]
+        values = query.bind(statement.params)
+        return await self._readers.run(lambda connection: connection.execute(query.sql, values).fetchall())
+
+    async def write(self, unit: Unit) -> list[Rows]:
+        """Commit a unit with whatever else is waiting, and return its rows once they are durable."""
+        return await self._group.write(unit)
+
+    def submit(self, unit: Unit, done: Callable[[Outcome], None]) -> None:
+        """Commit a unit; `done` is called in the writer's thread. From any thread."""
+        self._group.submit(unit, done)
+
+    def beat(self, interval: float, make: Callable[[], Unit], done: Callable[[Outcome], None]) -> None:
+        """Commit what `make` returns every `interval` seconds, from the writer's thread."""
+        self._group.beat(interval, make, done)
+
+    def stop_beat(self) -> None:
+        """End the beating."""
+        self._group.stop_beat()
+
+    def listen(self, topics: Sequence[str]) -> AbstractContextManager[News]:
+        """Hear of commits that may concern one of the topics."""
+        return self._changes.listen(topics)
+
+    async def close(self) -> None:
+        """Commit what was submitted and close every connection; the last one of a file leaves only the file."""
+        await self._group.close()
+        await call_in_thread("closing", self._let_go)
+
+    def _open(self) -> None:
+        if self._writing:
+            guard.create_private(self.path)
+        elif not self.path.exists():
+            message = f"{self.path}: there is no such store"
+            raise StoreError(message)
+        if self._writing:
+            first = self._connect()
+            try:
+                check_schema(first, self.path)
+                switch_to_wal(first, self.path, self._busy_timeout)
+                self._hold = guard.SharedHold.take(self.path)
+                migrate(first, self.path, self._clock, self.queries)
+            except apsw.Error as error:
+                raise self._translate(error) from error
+            finally:
+                first.close()
+            self._writer = Writer(self._connect, self.path, self.queries, self._clock)
+            self._forget_writers(self._writer.connection)
+        self._watch = self._reader(busy_timeout=0.0)
+        if check_schema(self._watch, self.path) != (latest := load_migrations(self.dialect)[-1][0]):
+            message = f"{self.path}: its schema is older than version {latest}: start a supervisor or a client on it first"
+            raise StoreError(message)
+        if self._hold is None:
+            self._hold = guard.SharedHold.take(self.path)
+
+    def _let_go(self) -> None:
+        self._readers.close()
+        self._checkpointer.close()
+        if self._watch is not None:
+            self._watch.close()
+        if self._hold is not None:
+            self._hold.unlock()  # else SQLite could not delete the WAL with its last connection
+        if self._writer is not None:
+            self._writer.close()
+        if self._hold is not None:
+            self._hold.close()
+
+    def _connect(self) -> apsw.Connection:
+        return connect(self.path, busy_timeout=self._busy_timeout, synchronous=self._synchronous, writing=True, vfs=self._vfs)
+
+    def _reader(self, busy_timeout: float | None = None) -> apsw.Connection:
+        patience = self._busy_timeout if busy_timeout is None else busy_timeout
+        return connect(self.path, busy_timeout=patience, synchronous=self._synchronous, writing=False, vfs=self._vfs)
+
+    def _commit(self, units: list[Unit]) -> list[Outcome]:
+        if self._writer is None:
+            return [StoreError(f"{self.path}: this store was opened for reading only")] * len(units)
+        outcomes = self._writer.commit(units)
+        self._checkpointer.nudge()
+        return outcomes
+
+    async def _look(self) -> int:
+        """The file's change counter as SQLite tells it: it moves when another connection commits (7 µs, no disk)."""
+        with suppress(apsw.Error):
+            if self._watch is not None:
+                return int(self._watch.pragma("data_version"))
+        return -1
+
+    def _forget_writers(self, connection: apsw.Connection) -> None:
+        query = self.queries["forget_writers"]
+        with suppress(apsw.Error):  # house-keeping: the next opening will do it
+            connection.execute(query.sql, query.bind({"before": stamp(self._clock.now() - WRITERS_KEPT)})).fetchall()
+
+    def _translate(self, error: apsw.Error) -> StoreError:
+        return translate(error, self.path)

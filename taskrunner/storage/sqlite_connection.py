@@ -1,0 +1,153 @@
+"""One SQLite connection as this house opens it: pragmas, the schema's version, and SQLite's errors in our words."""
+
+from __future__ import annotations
+
+import os
+import threading
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+import apsw
+
+from taskrunner.core.durations import stamp
+from taskrunner.core.errors import StoreBusy, StoreError, StoreUnknown
+from taskrunner.storage.engine import load_migrations
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from taskrunner.core.clock import Clock
+    from taskrunner.storage.engine import Query
+
+APPLICATION_ID = 0x54534B52
+"""In the file's header: "TSKR"."""
+
+WAL_NET = 20_000
+"""Pages after which SQLite checkpoints by itself: a net only, the checkpointer comes first."""
+
+WAL_SIZE_LIMIT = 64 * 1024 * 1024
+"""Bytes to which a WAL file is cut when it is reset."""
+
+FSYNC_ERRORS = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
+"""After these nothing can be looked up: the kernel may have dropped what it could not write."""
+
+
+def connect(path: Path, *, busy_timeout: float, synchronous: str, writing: bool, vfs: str | None = None) -> apsw.Connection:
+    """Open a connection with the pragmas of this house. The file must exist. `busy_timeout` is in seconds.
+
+    Raises:
+        StoreError: SQLite cannot open it.
+    """
+    try:
+        connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs, statementcachesize=256)
+        connection.set_busy_timeout(int(busy_timeout * 1_000))
+        connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)  # plans do not change with the values bound
+        connection.config(apsw.SQLITE_DBCONFIG_DEFENSIVE, 1)
+        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        for pragma in (
+            "temp_store = MEMORY",  # a claim opens ephemeral trees: 165 -> 25 µs of CPU
+            f"synchronous = {synchronous}",
+            "foreign_keys = ON",
+            f"wal_autocheckpoint = {WAL_NET}",
+            f"journal_size_limit = {WAL_SIZE_LIMIT}",
+            f"query_only = {'OFF' if writing else 'ON'}",
+        ):
+            connection.execute(f"PRAGMA {pragma}").fetchall()
+        connection.execute("PRAGMA user_version").fetchall()  # the first look at the file: is it a database at all?
+    except apsw.Error as error:
+        raise translate(error, path) from error
+    return connection
+
+
+def switch_to_wal(connection: apsw.Connection, path: Path, patience: float) -> None:
+    """Set WAL mode; the first switch of a file may meet another process's and is tried again for `patience` seconds."""
+    pause, waited = threading.Event(), 0.0
+    while True:
+        try:
+            mode = connection.pragma("journal_mode", "wal")
+        except apsw.BusyError as error:
+            if waited >= patience:
+                raise translate(error, path) from error
+            pause.wait(0.02)
+            waited += 0.02
+        except apsw.Error as error:
+            raise translate(error, path) from error
+        else:
+            if mode != "wal":
+                message = f"{path}: its file system does not support SQLite's WAL mode (journal_mode is {mode!r})"
+                raise StoreError(message)
+            return
+
+
+def check_schema(connection: apsw.Connection, path: Path) -> int:
+    """The version of the file's schema; 0: an empty file.
+
+    Raises:
+        StoreError: another program's database, or a schema that is newer than this version knows.
+    """
+    application, version = connection.pragma("application_id"), connection.pragma("user_version")
+    empty = not connection.pragma("schema_version")
+    latest = load_migrations("sqlite")[-1][0]
+    if (application not in (0, APPLICATION_ID)) or (application == 0 and not empty):
+        message = f"{path}: this is a database of another program, not a taskrunner store"
+        raise StoreError(message)
+    if version > latest:
+        message = f"{path}: its schema is version {version}, this taskrunner knows up to {latest}: install a newer taskrunner"
+        raise StoreError(message)
+    return int(version)
+
+
+def migrate(connection: apsw.Connection, path: Path, clock: Clock, queries: dict[str, Query]) -> None:
+    """Bring the schema up to date: each migration and its record in one transaction; many may try at once."""
+    try:
+        for number, script in load_migrations("sqlite"):
+            if check_schema(connection, path) >= number:
+                continue
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                if check_schema(connection, path) < number:  # nobody else was faster
+                    connection.execute(script).fetchall()
+                    query = queries["record_migration"]
+                    record = {"number": number, "now": stamp(clock.now()), "version": version()}
+                    connection.execute(query.sql, query.bind(record)).fetchall()
+                    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number}")
+                connection.execute("COMMIT")
+            finally:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+    except apsw.Error as error:
+        raise translate(error, path) from error
+
+
+def version() -> str:
+    """The version of taskrunner that is installed."""
+    try:
+        return metadata.version("durable-taskrunner")
+    except metadata.PackageNotFoundError:
+        return "0"
+
+
+def translate(error: apsw.Error, path: Path) -> StoreError:
+    """Say what an error of SQLite means for the caller, in one sentence."""
+    code = getattr(error, "result", None)
+    if code in (apsw.SQLITE_BUSY, apsw.SQLITE_LOCKED):
+        return StoreBusy(f"{path}: another program held the write lock for too long; nothing was written")
+    if code == apsw.SQLITE_FULL:
+        return StoreBusy(f"{path}: the disk is full; nothing was written")
+    if code == apsw.SQLITE_NOTADB:
+        return StoreError(f"{path}: this file is not a SQLite database")
+    if code == apsw.SQLITE_CORRUPT:
+        return StoreError(f"{path}: the database is corrupt ({error}); restore it from a backup")
+    if code in (apsw.SQLITE_READONLY, apsw.SQLITE_PERM, apsw.SQLITE_AUTH):
+        return StoreError(f"{path}: the store is read-only for this user")
+    if code == apsw.SQLITE_CANTOPEN:
+        return StoreError(f"{path}: SQLite cannot open it ({_why_not(path)})")
+    if getattr(error, "extendedresult", None) in FSYNC_ERRORS:
+        return StoreUnknown(f"{path}: the disk failed to make a commit durable; end this process and check the disk")
+    return StoreError(f"{path}: {type(error).__name__}: {error}")
+
+
+def _why_not(path: Path) -> str:
+    if not path.exists():
+        return "there is no such file"
+    return "no access" if not os.access(path.parent, os.W_OK) else "unable to open database file"

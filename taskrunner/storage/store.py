@@ -1,0 +1,57 @@
+"""The floor's one door: a store is an engine and the verbs on it."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Self
+
+from taskrunner.storage import guard
+from taskrunner.storage.journal import Journal
+from taskrunner.storage.messages import MessageStore
+from taskrunner.storage.owners import Owners
+from taskrunner.storage.sqlite import SQLiteEngine
+from taskrunner.storage.tasks import TaskStore
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from taskrunner.core.clock import Clock
+    from taskrunner.core.settings import Settings
+
+
+class Store:
+    """Tasks, steps, messages and supervisors in one place."""
+
+    def __init__(self, engine: SQLiteEngine, clock: Clock, settings: Settings) -> None:
+        self.engine = engine
+        self.path: Path = engine.path
+        self.tasks = TaskStore(
+            engine, clock, default_retries=settings.max_retries, default_losses=settings.max_losses
+        )
+        self.journal = Journal(engine, clock)
+        self.messages = MessageStore(engine, clock)
+        self.owners = Owners(engine, clock)
+
+    @classmethod
+    @asynccontextmanager
+    async def open(cls, settings: Settings, clock: Clock, *, writing: bool = True) -> AsyncIterator[Self]:
+        """Open the store that `settings.db` names, for as long as the block runs.
+
+        A reader (`writing=False`) creates nothing and changes nothing.
+
+        Raises:
+            StoreError: it cannot be opened; the sentence says why.
+        """
+        engine = await SQLiteEngine.open(
+            guard.resolve(settings.db),
+            clock=clock,
+            busy_timeout=settings.busy_timeout,
+            durability=settings.durability,
+            allow_unsafe_mount=settings.allow_unsafe_mount,
+            writing=writing,
+        )
+        try:
+            yield cls(engine, clock, settings)
+        finally:
+            await engine.close()

@@ -1,0 +1,316 @@
+"""The verbs of tasks: enqueue, claim, end, cancel, look. Each builds a unit; the SQL stands in `tasks.sql`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from taskrunner.core.durations import after, stamp
+from taskrunner.core.errors import InvalidInput, LeaseLost, NoSession, TaskNotFound
+from taskrunner.storage.engine import Refused, Rejected, Statement, Unit
+from taskrunner.storage.rows import task_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from taskrunner.core.clock import Clock
+    from taskrunner.core.model import Fence, NewTask, Task
+    from taskrunner.core.states import Status
+    from taskrunner.storage.engine import Engine, Row, Rows
+
+WORK = "work"
+"""The topic of commits that made something runnable."""
+
+CANCEL = "cancel"
+"""The topic of commits that asked a running task to end."""
+
+
+def task_topic(task_id: str) -> str:
+    """The topic of commits that ended or moved this task."""
+    return f"task:{task_id}"
+
+
+class KeyTaken(InvalidInput):  # noqa: N818 - internal: the authoring floor turns it into DuplicateTask
+    """An unfinished task holds this unique key."""
+
+    def __init__(self, new: NewTask) -> None:
+        super().__init__(f"an unfinished task {new.type!r} has unique_key={new.unique_key!r} already", path="unique_key")
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """One orphan that was put back, quarantined or cancelled."""
+
+    task_id: str
+    type: str
+    queue: str
+    status: Status
+    losses: int
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one claim brought: the tasks to run, the orphans found, and the queues that have more."""
+
+    tasks: list[Task]
+    unreadable: list[Row]
+    recovered: list[Recovered]
+    queues: list[str]
+
+
+class TaskStore:
+    """All that is done to tasks. Times are read from the clock once per unit."""
+
+    def __init__(self, engine: Engine, clock: Clock, *, default_retries: int, default_losses: int) -> None:
+        self._engine = engine
+        self._clock = clock
+        self._defaults = {"default_retries": default_retries, "default_losses": default_losses}
+
+    # ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    async def enqueue(self, new: NewTask) -> str:
+        """Store one task and return its id, or the id of the one that holds its key. Durable when it returns.
+
+        Raises:
+            KeyTaken: its unique key is taken and may not be reused.
+            NoSession: no session has its session_id, or that session is deleted.
+        """
+        return (await self.enqueue_many([new]))[0]
+
+    async def enqueue_many(self, new: Sequence[NewTask]) -> list[str]:
+        """Store many tasks in one commit, all or none, and return their ids in order. Raises as `enqueue` does."""
+        if not new:
+            return []
+        now = self._clock.now()
+        unit = Unit(tuple(self._enqueue(task, now) for task in new), topics=(WORK,))
+        try:
+            results = await self._engine.write(unit)
+        except Refused as refused:
+            raise KeyTaken(new[refused.index]) from None
+        except Rejected as rejected:
+            raise _no_session(rejected) from rejected
+        return [str(rows[0][0]) for rows in results]
+
+    def _enqueue(self, new: NewTask, now: datetime) -> Statement:
+        run_at = new.run_at or (after(now, new.delay) if new.delay else now)
+        return Statement(
+            "enqueue",
+            {
+                "id": self._clock.new_id(),
+                "session_id": new.session_id,
+                "parent_task_id": new.parent_task_id,
+                "type": new.type,
+                "input": new.input,
+                "queue": new.queue,
+                "priority": new.priority,
+                "run_at": stamp(run_at),
+                "unique_key": new.unique_key,
+                "on_conflict": new.on_conflict,
+                "idempotency_key": new.idempotency_key,
+                "max_retries": new.max_retries,
+                "timeout": new.timeout,
+                "max_losses": new.max_losses,
+                "now": stamp(now),
+                **self._defaults,
+            },
+            expect_rows=1,
+        )
+
+    async def holder_of(self, new: NewTask) -> str | None:
+        """The id of the unfinished task that holds this one's unique key, if it still does."""
+        rows = await self._engine.read(
+            Statement("task_by_unique_key", {"type": new.type, "unique_key": new.unique_key}),
+        )
+        return str(rows[0][0]) if rows else None
+
+    # ── claim ────────────────────────────────────────────────────────────────────────────────────────────────────────
+    async def claim(self, owner: str, queues: Sequence[str], slots: int, known: Sequence[str] = ()) -> Claim:
+        """Recover orphans and claim what can be run, in one unit.
+
+        `slots` is how many tasks this owner may run in all; `known` names types of which tasks may have been put back
+        because nobody knew them. The claim is durable when it returns.
+        """
+        now = stamp(self._clock.now())
+        base = {"owner": owner, "slots": slots, "now": now}
+        claims = [Statement("claim", {**base, "queue": queue}) for queue in queues]
+        put_back = [
+            Statement("claim_put_back", {**base, "queue": None, "waiting_for": f"worker:{name}"}) for name in known
+        ]
+        unit = Unit(
+            (
+                Statement("promote_due", {"now": now}),
+                Statement("recover", {"now": now}),
+                *claims,
+                *put_back,
+                Statement("claimable_queues", {}),
+            ),
+        )
+        _due, recovered, *claimed, left = await self._engine.write(unit)
+        tasks, unreadable = _readable([row for rows in claimed for row in rows])
+        tasks.sort(key=lambda task: (task.priority, task.seq))
+        return Claim(tasks, unreadable, [Recovered(*row) for row in recovered], [str(row[0]) for row in left])  # type: ignore[arg-type]
+
+    async def next_due(self) -> datetime | None:
+        """When the next delayed task becomes due."""
+        from taskrunner.core.durations import moment
+
+        rows = await self._engine.read(Statement("next_due", {}))
+        return moment(str(rows[0][0])) if rows[0][0] is not None else None
+
+    # ── end ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+    def complete(self, fence: Fence, output: str) -> Statement:
+        """The body returned `output`, a JSON text. A task whose cancel was acknowledged becomes cancelled instead."""
+        return self._end("complete", fence, output=output)
+
+    def fail(  # noqa: PLR0913 - one statement's parameters
+        self,
+        fence: Fence,
+        *,
+        error_type: str,
+        error_message: str,
+        traceback: str | None = None,
+        retry_in: float | None,
+    ) -> Statement:
+        """The body raised. `retry_in`: seconds until it is run again while retries are left; None: it failed for good."""
+        run_at = stamp(after(self._clock.now(), retry_in or 0.0))
+        return self._end(
+            "fail",
+            fence,
+            error_type=error_type,
+            error_message=error_message,
+            traceback=traceback,
+            final=int(retry_in is None),
+            run_at=run_at,
+        )
+
+    def release(self, fence: Fence, waiting_for: str | None = None) -> Statement:
+        """The task is handed back unharmed; with `waiting_for` (`worker:TYPE`) it waits for somebody who can run it."""
+        return self._end("release", fence, waiting_for=waiting_for)
+
+    def cancelled(self, fence: Fence) -> Statement:
+        """The body of a task that was asked to end has ended."""
+        return self._end("cancelled", fence)
+
+    def ending(self, fence: Fence, end: Statement, before: Sequence[Statement] = ()) -> Unit:
+        """The unit that ends an attempt, with what the attempt still has to write."""
+        return Unit((*before, end), topics=(WORK, task_topic(fence.task_id)))
+
+    async def end(self, fence: Fence, end: Statement, before: Sequence[Statement] = ()) -> Status:
+        """End an attempt and return the task's status.
+
+        Raises:
+            LeaseLost: the task was taken from this attempt.
+        """
+        try:
+            results = await self._engine.write(self.ending(fence, end, before))
+        except Refused:
+            raise LeaseLost from None
+        status: Status = results[-1][0][0]  # type: ignore[assignment]
+        return status
+
+    def progress(self, fence: Fence, fraction: float, message: str) -> Statement:
+        """The attempt has come this far; what is shown never falls."""
+        params = {"progress": fraction, "message": message, "now": stamp(self._clock.now()), **_fence(fence)}
+        return Statement("progress", params, expect_rows=1)
+
+    def _end(self, name: str, fence: Fence, **params: str | float | None) -> Statement:
+        return Statement(name, {**params, "now": stamp(self._clock.now()), **_fence(fence)}, expect_rows=1)
+
+    # ── cancel ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    async def cancel(self, task_id: str, reason: str = "") -> Literal["cancelled", "cancelling", "too_late"]:
+        """Cancel a pending task at once, or ask a running one to end; durable when it returns.
+
+        Raises:
+            TaskNotFound: no task has this id.
+        """
+        params = {"task": task_id, "reason": reason or None, "now": stamp(self._clock.now())}
+        unit = Unit((Statement("cancel", params),), topics=(CANCEL, task_topic(task_id)))
+        rows = (await self._engine.write(unit))[0]
+        if rows:
+            return "cancelled" if rows[0][0] == "cancelled" else "cancelling"
+        await self.status(task_id)
+        return "too_late"
+
+    async def cancel_requests(self, owner: str) -> list[tuple[str, int]]:
+        """The tasks of this owner that were asked to end: id and attempt."""
+        rows = await self._engine.read(Statement("cancel_requests", {"owner": owner}))
+        return [(str(row[0]), int(str(row[1]))) for row in rows]
+
+    # ── look ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    async def get(self, task_id: str) -> Task:
+        """One task.
+
+        Raises:
+            TaskNotFound: no task has this id.
+        """
+        rows = await self._engine.read(Statement("task", {"id": task_id}))
+        if not rows:
+            raise _not_found(task_id)
+        return task_of(rows[0])
+
+    async def status(self, task_id: str) -> Status:
+        """One task's status; raises as `get` does."""
+        rows = await self._engine.read(Statement("task_status", {"id": task_id}))
+        if not rows:
+            raise _not_found(task_id)
+        status: Status = rows[0][0]  # type: ignore[assignment]
+        return status
+
+    async def rows(  # noqa: PLR0913 - one filter each
+        self,
+        *,
+        status: Status | None = None,
+        type: str | None = None,  # noqa: A002 - the column's name
+        queue: str | None = None,
+        session_id: str | None = None,
+        parent_task_id: str | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> Rows:
+        """The newest tasks first, as raw rows, by the index that fits; `after` is the last id of the page before."""
+        params = {"type": type, "queue": queue, "limit": limit, "after": after}
+        if status is not None:
+            given = {"status": status, "session_id": session_id, "parent_task_id": parent_task_id}
+            return await self._engine.read(Statement("tasks_by_status", {**params, **given}))
+        if session_id is not None:
+            given = {"session_id": session_id, "parent_task_id": parent_task_id}
+            return await self._engine.read(Statement("tasks_by_session", {**params, **given}))
+        if parent_task_id is not None:
+            return await self._engine.read(Statement("tasks_by_parent", {**params, "parent_task_id": parent_task_id}))
+        return await self._engine.read(Statement("tasks_newest", params))
+
+    async def counts(self) -> dict[str, int]:
+        """How many tasks there are by status; it looks at every row, so it is for people, not for loops."""
+        totals: dict[str, int] = {}
+        for status, _hold, count in await self._engine.read(Statement("task_counts", {})):
+            totals[str(status)] = totals.get(str(status), 0) + int(str(count))
+        return totals
+
+
+def _fence(fence: Fence) -> dict[str, str | int]:
+    return {"task": fence.task_id, "owner": fence.owner, "attempt": fence.attempt}
+
+
+def _readable(rows: Rows) -> tuple[list[Task], list[Row]]:
+    from taskrunner.core.errors import StoreError
+
+    tasks: list[Task] = []
+    unreadable: list[Row] = []
+    for row in rows:
+        try:
+            tasks.append(task_of(row))
+        except StoreError:
+            unreadable.append(row)
+    return tasks, unreadable
+
+
+def _not_found(task_id: str) -> TaskNotFound:
+    return TaskNotFound(f"no task has the id {task_id!r}")
+
+
+def _no_session(rejected: Rejected) -> Exception:
+    if "FOREIGN KEY" in rejected.reason:
+        return NoSession("no session has the session_id that this task names")
+    if "session is deleted" in rejected.reason:
+        return NoSession("the session that this task names is deleted: it takes no new tasks")
+    return rejected
