@@ -1,0 +1,1 @@
+"""Ready-made task types, written against taskrunner's public names only."""
