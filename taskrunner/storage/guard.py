@@ -93,7 +93,7 @@ def _is_not_unicode(name: str) -> bool:
 
 
 _BAD_NAMES: Final[tuple[tuple[Callable[[str], object], str], ...]] = (
-    (lambda name: name in {"", "."}, "an empty name is no file"),
+    (lambda name: name in {"", "."}, "no database is named: give the path of its file, --db or TASKRUNNER_DB"),
     (lambda name: name == ":memory:", "a database in memory does not outlive its process; name a file"),
     (lambda name: name.startswith("file:"), "SQLite's file: URIs are not taken; give the plain path"),
     # one slash will do: a Path has made one of two

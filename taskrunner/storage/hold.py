@@ -73,8 +73,8 @@ class SharedHold:
     Where the system has no such locks (macOS), it holds nothing.
 
     All holds of one file share one descriptor, which is closed with the last of them. So `take` one before the first
-    connection is opened, `lock` it when the file is in WAL mode (the switch wants the file for itself), `unlock` it
-    before the last connection is closed (SQLite then can remove the WAL), and `close` it after that.
+    connection is opened, unlocked; `lock` it when the file is in WAL mode (the switch wants the file for itself);
+    `unlock` it before the last connection is closed (SQLite then can remove the WAL); and `close` it after that.
 
     After a fork the child closes its copy of the descriptor and forgets all holds: the lock belongs to the description,
     which the parent still has, and the child has no POSIX locks that the closing could drop. Holds from before the fork
@@ -89,14 +89,15 @@ class SharedHold:
         """Device and inode of the file, for `same_file`."""
 
     @classmethod
-    def take(cls, path: Path) -> SharedHold:
-        """Announce that this process is going to open the file; it must exist. Nothing is locked yet.
+    def take(cls, path: Path, *, lock: bool = True) -> SharedHold:
+        """Say that this process is going to have the file open, and lock it, unless `lock` says not yet. It must exist.
 
         From now on an attempt of Python code in this process to open it, by `open` or `sqlite3.connect` and whatever
         its name, raises a `StoreError`.
 
         Raises:
-            StoreError: it cannot be opened.
+            StoreBusy: another process has the file for itself at the moment.
+            StoreError: it cannot be opened, or its file system has no such locks.
         """
         _watch_openings()
         try:
@@ -112,7 +113,14 @@ class SharedHold:
         except OSError as error:
             message = f"{path}: it cannot be opened ({error.strerror})"
             raise StoreError(message) from error
-        return cls(file, key)
+        hold = cls(file, key)
+        if lock:
+            try:
+                hold.lock()
+            except StoreError:
+                hold.close()
+                raise
+        return hold
 
     def lock(self) -> None:
         """Take the lock; again is harmless.
