@@ -29,6 +29,7 @@ OPENS_A_FILE = re.compile(r"(?:(?:os|io|codecs)\.)?open|.*\.(?:read|write)_bytes
 PATH_OPEN = re.compile(r".*(?:path|file|folder|db|Path\(.*\))\.open", re.IGNORECASE)
 MAY_OPEN = {
     "taskrunner.storage.guard": "the store's own file, with care, and what the system says of mounts",
+    "taskrunner.storage.hold": "the store's own file, held for as long as the process has it open",
     "taskrunner.storage.checkpoint": "the lock file of whoever checkpoints",
     "taskrunner.runtime.liveness": "the lock files of supervisors, and /proc",
 }
