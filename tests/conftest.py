@@ -10,6 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples every time: what fails, fails again. No deadline: a busy machine is no error.
+settings.register_profile("house", deadline=None, derandomize=True)
+settings.load_profile("house")
 
 GRACE = 2.0
 """Seconds in which a test's threads, processes and files may end after it."""
