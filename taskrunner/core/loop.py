@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextvars
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -118,3 +120,17 @@ class Bridge:
 
         while (item := self(advance())) is not _END:
             yield item
+
+
+def current_caller() -> object:
+    """The async task that is running, or the thread where there is none: who makes a call, told apart by identity."""
+    try:
+        task: object = asyncio.current_task()
+    except RuntimeError:
+        task = None
+    if task is None and (trio := sys.modules.get("trio")) is not None:
+        try:
+            task = trio.lowlevel.current_task()
+        except RuntimeError:
+            task = None
+    return task or threading.current_thread()

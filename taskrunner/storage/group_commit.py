@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from taskrunner.core.errors import StoreError
-from taskrunner.core.loop import LoopRef, Reply, spawn_thread
+from taskrunner.core.loop import LoopRef, Reply, call_in_thread, spawn_thread
 
 if TYPE_CHECKING:
     from taskrunner.core.clock import Clock
@@ -91,12 +91,10 @@ class GroupCommit:
     async def close(self) -> None:
         """Commit what was submitted, then end the thread."""
         self._closing = True
-        ended: Reply[None] = Reply()
         thread = self._thread
         self._queue.put(None)
         if thread is not None:
-            spawn_thread("closing", lambda: (thread.join(), self._loop.post(ended.give, None)))
-            await ended.wait()
+            await call_in_thread("closing", thread.join)
 
     def turn(self, timeout: float | None) -> None:
         """Wait at most `timeout` seconds for work, and commit once if there is any."""

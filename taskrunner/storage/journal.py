@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from taskrunner.core.clock import Clock
     from taskrunner.core.model import Attempt, Fence, Step
-    from taskrunner.storage.engine import Engine, Rows
+    from taskrunner.storage.engine import Engine, Rows, Value
 
 
 class Journal:
@@ -48,7 +48,7 @@ class Journal:
 
     def fence(self, fence: Fence) -> Statement:
         """A guard: the rest of the unit is written only while this attempt holds the task."""
-        params = {"task": fence.task_id, "owner": fence.owner, "attempt": fence.attempt}
+        params: dict[str, Value] = {"task": fence.task_id, "owner": fence.owner, "attempt": fence.attempt}
         return Statement("fence", params, expect_rows=1)
 
     async def write(self, statements: Sequence[Statement]) -> list[Rows]:

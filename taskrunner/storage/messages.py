@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from taskrunner.core.clock import Clock
     from taskrunner.core.model import Message, SessionRow
     from taskrunner.core.states import Role, SessionStatus
-    from taskrunner.storage.engine import Engine
+    from taskrunner.storage.engine import Engine, Value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class MessageStore:
 
     async def sessions(self, *, status: SessionStatus | None, limit: int, after: str | None) -> list[SessionRow]:
         """The newest sessions first; `after` is the last id of the page before."""
-        params = {"status": status, "limit": limit, "after": after}
+        params: dict[str, Value] = {"status": status, "limit": limit, "after": after}
         return [session_of(row) for row in await self._engine.read(Statement("sessions_newest", params))]
 
     def add(self, new: NewMessage) -> Statement:
@@ -107,7 +107,7 @@ class MessageStore:
 
     async def recent(self, session_id: str, limit: int) -> list[Message]:
         """The newest `limit` messages of a session, oldest first."""
-        params = {"session_id": session_id, "limit": limit}
+        params: dict[str, Value] = {"session_id": session_id, "limit": limit}
         return [message_of(row) for row in reversed(await self._engine.read(Statement("recent_messages", params)))]
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from taskrunner.core.clock import Clock
     from taskrunner.core.model import SupervisorRow, TaskType
-    from taskrunner.storage.engine import Engine, Outcome
+    from taskrunner.storage.engine import Engine, Outcome, Value
 
 NANOSECONDS = 1_000_000_000
 ENDED_KEPT = timedelta(days=30)
@@ -32,7 +32,7 @@ class Owners:
     async def register(self, row: SupervisorRow, version: str, lease: float, types: Iterable[TaskType]) -> None:
         """Store a supervisor that lives for `lease` seconds from now, and the types that it runs."""
         now = stamp(row.started_at)
-        me = {
+        me: dict[str, Value] = {
             "id": row.id,
             "boot_id": row.boot_id,
             "pid": row.pid,
@@ -52,7 +52,7 @@ class Owners:
         """Renew the lease every `interval` seconds from the writer's thread; each outcome is told to `lost`'s caller."""
 
         def make() -> Unit:
-            now = {"id": supervisor_id, "expires_at": self._expiry(lease), "now": stamp(self._clock.now())}
+            now: dict[str, Value] = {"id": supervisor_id, "expires_at": self._expiry(lease), "now": stamp(self._clock.now())}
             return Unit((Statement("beat", now, expect_rows=1),))
 
         self._engine.beat(interval, make, lost)
@@ -64,7 +64,7 @@ class Owners:
         """
         now = stamp(self._clock.now())
         judged = [Statement("bury", {"id": owner, "how": how, "now": now}) for owner, how in dead]
-        expired = {"boot_id": boot_id, "self": me, "now": now, "monotonic": int(monotonic * NANOSECONDS)}
+        expired: dict[str, Value] = {"boot_id": boot_id, "self": me, "now": now, "monotonic": int(monotonic * NANOSECONDS)}
         results = await self._engine.write(Unit((*judged, Statement("bury_expired", expired)), topics=(WORK,)))
         return [str(row[0]) for row in results[-1]]
 

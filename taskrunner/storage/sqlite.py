@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Literal, Self
 import apsw
 
 from taskrunner.core.durations import stamp
-from taskrunner.core.errors import StoreError
+from taskrunner.core.errors import StoreBusy, StoreError
 from taskrunner.core.loop import call_in_thread
 from taskrunner.storage import guard
 from taskrunner.storage.changes import Changes
 from taskrunner.storage.checkpoint import Checkpointer
 from taskrunner.storage.engine import Statement, Unit, load_migrations, load_queries
 from taskrunner.storage.group_commit import GroupCommit
+from taskrunner.storage.hold import SharedHold
 from taskrunner.storage.readers import Readers
-from taskrunner.storage.sqlite_connection import check_schema, connect, migrate, switch_to_wal, translate
+from taskrunner.storage.sqlite_connection import check_schema, connect, migrate, patience, switch_to_wal, translate
 from taskrunner.storage.sqlite_writer import Writer
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class SQLiteEngine:
         self._synchronous = "FULL" if durability == "full" else "NORMAL"
         self._writing = writing
         self._vfs = vfs
-        self._hold: guard.SharedHold | None = None
+        self._hold: SharedHold | None = None
         self._watch: apsw.Connection | None = None
         self._writer: Writer | None = None
         self._readers = Readers(self._reader, self._translate)
@@ -124,25 +125,39 @@ class SQLiteEngine:
         elif not self.path.exists():
             message = f"{self.path}: there is no such store"
             raise StoreError(message)
+        self._hold = SharedHold.take(self.path, lock=False)  # the switch to WAL wants the file for itself
         if self._writing:
-            first = self._connect()
-            try:
-                check_schema(first, self.path)
-                switch_to_wal(first, self.path, self._busy_timeout)
-                self._hold = guard.SharedHold.take(self.path)
-                migrate(first, self.path, self._clock, self.queries)
-            except apsw.Error as error:
-                raise self._translate(error) from error
-            finally:
-                first.close()
+            self._prepare(self._hold)
             self._writer = Writer(self._connect, self.path, self.queries, self._clock)
             self._forget_writers(self._writer.connection)
         self._watch = self._reader(busy_timeout=0.0)
         if check_schema(self._watch, self.path) != (latest := load_migrations(self.dialect)[-1][0]):
             message = f"{self.path}: its schema is older than version {latest}: start a supervisor or a client on it first"
             raise StoreError(message)
-        if self._hold is None:
-            self._hold = guard.SharedHold.take(self.path)
+        self._lock(self._hold)
+
+    def _prepare(self, hold: SharedHold) -> None:
+        first = self._connect()
+        try:
+            check_schema(first, self.path)
+            switch_to_wal(first, self.path, self._busy_timeout)
+            self._lock(hold)
+            migrate(first, self.path, self._clock, self.queries)
+        except apsw.Error as error:
+            raise self._translate(error) from error
+        finally:
+            first.close()
+
+    def _lock(self, hold: SharedHold) -> None:
+        """Lock the file as being in use; another process may have it for itself for a moment, while it opens or closes."""
+        for pause in patience(self._busy_timeout):
+            try:
+                hold.lock()
+            except StoreBusy:
+                pause()
+            else:
+                return
+        hold.lock()
 
     def _let_go(self) -> None:
         self._readers.close()

@@ -14,10 +14,11 @@ from taskrunner.core.errors import StoreBusy, StoreError, StoreUnknown
 from taskrunner.storage.engine import load_migrations
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from taskrunner.core.clock import Clock
-    from taskrunner.storage.engine import Query
+    from taskrunner.storage.engine import Query, Value
 
 APPLICATION_ID = 0x54534B52
 """In the file's header: "TSKR"."""
@@ -59,24 +60,35 @@ def connect(path: Path, *, busy_timeout: float, synchronous: str, writing: bool,
     return connection
 
 
-def switch_to_wal(connection: apsw.Connection, path: Path, patience: float) -> None:
-    """Set WAL mode; the first switch of a file may meet another process's and is tried again for `patience` seconds."""
-    pause, waited = threading.Event(), 0.0
-    while True:
+def patience(seconds: float, step: float = 0.02) -> Iterator[Callable[[], object]]:
+    """Pauses of `step` seconds for about `seconds` in all: `for pause in patience(5): … pause()`. It blocks its thread."""
+    event = threading.Event()
+    for _ in range(int(seconds / step)):
+        yield lambda: event.wait(step)
+
+
+def switch_to_wal(connection: apsw.Connection, path: Path, busy_timeout: float) -> None:
+    """Set WAL mode. The first switch of a file may meet another process's: it is tried for `busy_timeout` seconds.
+
+    Raises:
+        StoreBusy: the file stayed busy.
+        StoreError: its file system does not support WAL.
+    """
+    busy: apsw.Error | None = None
+    for pause in patience(max(busy_timeout, 0.1)):
         try:
             mode = connection.pragma("journal_mode", "wal")
         except apsw.BusyError as error:
-            if waited >= patience:
-                raise translate(error, path) from error
-            pause.wait(0.02)
-            waited += 0.02
+            busy = error
+            pause()
         except apsw.Error as error:
             raise translate(error, path) from error
         else:
-            if mode != "wal":
-                message = f"{path}: its file system does not support SQLite's WAL mode (journal_mode is {mode!r})"
-                raise StoreError(message)
-            return
+            if mode == "wal":
+                return
+            message = f"{path}: its file system does not support SQLite's WAL mode (journal_mode is {mode!r})"
+            raise StoreError(message)
+    raise translate(busy or apsw.BusyError("locked"), path) from busy
 
 
 def check_schema(connection: apsw.Connection, path: Path) -> int:
@@ -108,7 +120,7 @@ def migrate(connection: apsw.Connection, path: Path, clock: Clock, queries: dict
                 if check_schema(connection, path) < number:  # nobody else was faster
                     connection.execute(script).fetchall()
                     query = queries["record_migration"]
-                    record = {"number": number, "now": stamp(clock.now()), "version": version()}
+                    record: dict[str, Value] = {"number": number, "now": stamp(clock.now()), "version": version()}
                     connection.execute(query.sql, query.bind(record)).fetchall()
                     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {number}")
                 connection.execute("COMMIT")

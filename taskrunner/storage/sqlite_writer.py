@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from taskrunner.core.clock import Clock
-    from taskrunner.storage.engine import Outcome, Query, Rows, Unit
+    from taskrunner.storage.engine import Outcome, Query, Rows, Unit, Value
 
 
 class _AgainOneByOneError(Exception):
@@ -132,7 +132,7 @@ class Writer:
     def _mark(self) -> None:
         self._token += 1
         query = self._queries["mark_commit"]
-        mark = {"id": self._id, "token": self._token, "opened_at": self._opened_at}
+        mark: dict[str, Value] = {"id": self._id, "token": self._token, "opened_at": self._opened_at}
         self.connection.execute(query.sql, query.bind(mark)).fetchall()
 
     def _after_failed_commit(self, error: apsw.Error, outcomes: list[Outcome]) -> list[Outcome]:

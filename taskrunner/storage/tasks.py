@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from taskrunner.core.durations import after, stamp
-from taskrunner.core.errors import InvalidInput, LeaseLost, NoSession, TaskNotFound
+from taskrunner.core.durations import after, moment, stamp
+from taskrunner.core.errors import LeaseLost, NoSession, StoreError, TaskNotFound, TaskRunnerError
 from taskrunner.storage.engine import Refused, Rejected, Statement, Unit
 from taskrunner.storage.rows import task_of
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from taskrunner.core.clock import Clock
     from taskrunner.core.model import Fence, NewTask, Task
     from taskrunner.core.states import Status
-    from taskrunner.storage.engine import Engine, Row, Rows
+    from taskrunner.storage.engine import Engine, Row, Rows, Value
 
 WORK = "work"
 """The topic of commits that made something runnable."""
@@ -31,11 +31,12 @@ def task_topic(task_id: str) -> str:
     return f"task:{task_id}"
 
 
-class KeyTaken(InvalidInput):  # noqa: N818 - internal: the authoring floor turns it into DuplicateTask
+class KeyTaken(TaskRunnerError):  # noqa: N818 - the authoring floor turns it into DuplicateTask
     """An unfinished task holds this unique key."""
 
     def __init__(self, new: NewTask) -> None:
-        super().__init__(f"an unfinished task {new.type!r} has unique_key={new.unique_key!r} already", path="unique_key")
+        super().__init__(f"an unfinished task {new.type!r} has unique_key={new.unique_key!r} already")
+        self.new = new
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ class TaskStore:
         because nobody knew them. The claim is durable when it returns.
         """
         now = stamp(self._clock.now())
-        base = {"owner": owner, "slots": slots, "now": now}
+        base: dict[str, Value] = {"owner": owner, "slots": slots, "now": now}
         claims = [Statement("claim", {**base, "queue": queue}) for queue in queues]
         put_back = [
             Statement("claim_put_back", {**base, "queue": None, "waiting_for": f"worker:{name}"}) for name in known
@@ -152,8 +153,6 @@ class TaskStore:
 
     async def next_due(self) -> datetime | None:
         """When the next delayed task becomes due."""
-        from taskrunner.core.durations import moment
-
         rows = await self._engine.read(Statement("next_due", {}))
         return moment(str(rows[0][0])) if rows[0][0] is not None else None
 
@@ -292,8 +291,6 @@ def _fence(fence: Fence) -> dict[str, str | int]:
 
 
 def _readable(rows: Rows) -> tuple[list[Task], list[Row]]:
-    from taskrunner.core.errors import StoreError
-
     tasks: list[Task] = []
     unreadable: list[Row] = []
     for row in rows:
