@@ -298,7 +298,7 @@ def test_a_broken_file_is_one_sentence(tmp_path: Path, content: bytes | None) ->
 
 
 def test_everything_is_derived_from_one_table() -> None:
-    """The table has a knob for every field, in their order and with a text for people; defaults pass their own rules."""
+    """The table has a knob for every field, in their order, each with a text; defaults pass their own rules."""
     assert [knob.name for knob in KNOBS] == [field.name for field in fields(Settings) if field.name != "origins"]
     for knob in KNOBS:
         assert knob.doc.endswith(".")
