@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from taskrunner.storage.engine import Engine, Statement
+import apsw
+
+from taskrunner.storage.engine import Engine, Statement, Value
+
+
+def sqlite_version() -> str:
+    """The version of the SQLite library that this process has loaded."""
+    return str(apsw.sqlite_lib_version())
 
 
 class Health:
@@ -14,7 +21,7 @@ class Health:
     async def troubles(self) -> list[str]:
         """What SQLite's own check finds wrong with the file; it reads all of it."""
         lines = [str(row[0]) for row in await self._engine.read(Statement("quick_check", {}))]
-        return [] if lines == ["ok"] else lines
+        return [] if lines == ["ok"] else list(dict.fromkeys(lines))
 
     async def schema_version(self) -> int:
         """The number of the last migration."""
@@ -32,5 +39,14 @@ class Health:
         """How many tasks run, by the id of their supervisor."""
         return await self._counts("running_counts")
 
+    async def task_ids(self, **page: Value) -> list[tuple[str, str]]:
+        """The ids and statuses of a page of tasks, also of those whose text is no UTF-8."""
+        rows = await self._engine.read(Statement("task_ids", page))
+        return [(_text(row[0]), _text(row[1])) for row in rows]
+
     async def _counts(self, query: str) -> dict[str, int]:
         return {str(row[0]): int(str(row[1])) for row in await self._engine.read(Statement(query, {}))}
+
+
+def _text(value: Value) -> str:
+    return value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)

@@ -22,7 +22,7 @@ class Effect:
     """One line of the log."""
 
     event: str
-    """`start` and `end` are written by a step's function; `spawn`, `kill` and `recorded` by who watches from outside."""
+    """`start` and `end` are written by a step's function, other events by who watches from outside."""
     task: str = ""
     """The task's id."""
     step: str = ""

@@ -107,7 +107,7 @@ def find_packages(root: str, *, tests: bool = True, limit: int | None = None) ->
         raise NotADirectoryError(message)
     found: dict[str, list[str]] = {}
     for file in _sources(root, skipped=NOT_OURS if tests else NOT_OURS | TEST_FOLDERS):
-        head, *rest = file.split(os.sep)
+        head, *rest = Path(file).parts
         name = head if rest else f"modules-{head.lstrip('_')[:1].lower()}"
         found.setdefault(name, []).append(file)
     largest = sorted(found, key=lambda name: (-len(found[name]), name))[:limit]

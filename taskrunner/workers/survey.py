@@ -81,7 +81,7 @@ async def plan(
 
 @tasks.task(name="package", timeout="15m")
 async def package(
-    ctx: TaskContext, name: str, root: str, files: list[str], witness: str | None = None, pace: float = 0.0
+    ctx: TaskContext, name: str, root: str, files: list[str], *, witness: str | None = None, pace: float = 0.0
 ) -> PackageReport:
     """Measure the files of one package, given relative to `root`, a few in each step."""
     found = PackageReport(package=name)
@@ -116,7 +116,7 @@ async def _enqueue_packages(
         handles = await asyncio.gather(
             *(
                 package.options(idempotency_key=f"{survey}: {each.name}", session_id=session_id).enqueue(
-                    each.name, folder, each.files, witness, pace
+                    each.name, folder, each.files, witness=witness, pace=pace
                 )
                 for each in found
             )

@@ -1,0 +1,5 @@
+"""The command line: a door, which no room imports."""
+
+from taskrunner.cli.program import main
+
+__all__ = ["main"]

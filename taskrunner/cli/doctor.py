@@ -1,0 +1,197 @@
+"""`taskrunner doctor`: what is in a store, who works on it, and what is wrong with it."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Final
+
+import anyio
+import click
+
+from taskrunner.cli import terminal
+from taskrunner.cli.common import Door, door_options, json_option
+from taskrunner.cli.endings import DONE, FAILED, NO_STORE
+from taskrunner.cli.reading import list_tasks, open_to_read, settings_of, time_of
+from taskrunner.core.clock import Clock
+from taskrunner.core.errors import StoreError
+from taskrunner.core.model import JSON, SupervisorRow
+from taskrunner.core.settings import KNOBS, Settings
+from taskrunner.runtime.liveness import Identity, folder_of, judge
+from taskrunner.storage.health import Health, sqlite_version
+from taskrunner.storage.owners import NANOSECONDS
+from taskrunner.storage.store import Store
+
+ROWS_READ: Final = 1_000
+"""Of so many tasks, the newest, it is seen whether they can be read."""
+
+_WORKER: Final = "worker:"
+
+
+@dataclass(slots=True, kw_only=True)
+class Supervisor:
+    """A supervisor whose row has not ended, and what became of it."""
+
+    row: SupervisorRow
+    dead: str | None
+    """Why it is certainly dead; None: it lives, as far as can be told from here."""
+    running: int
+
+
+@dataclass(slots=True)
+class Findings:
+    """What was found in a store."""
+
+    path: Path
+    size: int
+    schema: int
+    supervisors: list[Supervisor]
+    tasks: dict[str, int]
+    due: dict[str, int]
+    waiting: dict[str, int]
+    damage: list[str] = field(default_factory=list)
+    unreadable: list[str] = field(default_factory=list)
+
+
+@click.command("doctor")
+@json_option
+@door_options
+@click.pass_obj
+def doctor_command(door: Door, /, *, in_json: bool) -> int:
+    """Say what is in the store, who works on it, and what is wrong with it.
+
+    It reads the whole file and changes nothing. The exit code is 1 when something is wrong, and 3 when the store
+    cannot be opened.
+    """
+    settings = settings_of(door)
+
+    async def look() -> Findings:
+        async with open_to_read(settings) as store:
+            return await _findings(store)
+
+    found: Findings | None = None
+    try:
+        found = anyio.run(look)
+        troubles = list(_troubles(found))
+    except StoreError as error:
+        troubles = [str(error)]
+    if in_json:
+        terminal.print_json(_document(settings, found, troubles))
+    else:
+        _print(settings, found)
+    for trouble in troubles:
+        terminal.complain(trouble)
+    if found is None:
+        return NO_STORE
+    return FAILED if troubles else DONE
+
+
+async def _findings(store: Store) -> Findings:
+    health = Health(store.engine)
+    clock = Clock()
+    here, folder = Identity.of_this_process(clock), folder_of(store.path)
+    running = await health.running()
+    supervisors = [
+        Supervisor(row=row, dead=_why_dead(row, here, folder, clock), running=running.get(row.id, 0))
+        for row in await store.owners.living()
+    ]
+    found = Findings(
+        path=store.path,
+        size=store.path.stat().st_size,
+        schema=await health.schema_version(),
+        supervisors=supervisors,
+        tasks=await store.tasks.counts(),
+        due=await health.due(),
+        waiting=await health.waiting(),
+    )
+    try:
+        found.damage = await health.troubles()
+    except StoreError as error:
+        found.damage = [str(error)]
+    found.unreadable = [each.trouble for each in await list_tasks(store, limit=ROWS_READ) if each.task is None]
+    return found
+
+
+def _why_dead(row: SupervisorRow, here: Identity, folder: Path, clock: Clock) -> str | None:
+    if (reason := judge(row, here, folder)) is not None:
+        return reason
+    ran_out = row.boot_id == here.boot_id and row.expires_at <= clock.monotonic() * NANOSECONDS
+    return "its lease has run out" if ran_out else None
+
+
+def _troubles(found: Findings) -> Iterator[str]:
+    for line in found.damage:
+        yield f"{found.path} is damaged: {line}"
+    for each in found.supervisors:
+        if each.dead is not None and each.running:
+            process = f"supervisor {each.row.id} (process {each.row.pid} on {each.row.host})"
+            yield f"{process} is dead, for {each.dead}, and has left {each.running} running tasks to the next one"
+    if found.due and not any(each.dead is None for each in found.supervisors):
+        yield f"{sum(found.due.values()):,} tasks are due and no supervisor works: start one with `taskrunner run APP`"
+    for what, count in found.waiting.items():
+        if what.startswith(_WORKER):
+            yield f"{count:,} tasks wait for a supervisor that knows the type {what.removeprefix(_WORKER)!r}"
+    yield from found.unreadable
+
+
+def _print(settings: Settings, found: Findings | None) -> None:
+    fields = list(_versions().items())
+    if found is not None:
+        fields += [("store", f"{found.path}, {found.size:,} bytes, schema {found.schema}")]
+        fields += [(f"tasks {status}", f"{count:,}") for status, count in found.tasks.items()]
+        fields += [(f"due in {queue}", f"{count:,}") for queue, count in found.due.items()]
+        fields += [(f"waiting for {what}", f"{count:,}") for what, count in found.waiting.items()]
+        fields += [("supervisor", _supervisor_line(each)) for each in found.supervisors]
+    terminal.print_fields(fields)
+    terminal.say("\nsettings")
+    for name, (value, origin) in _settings(settings).items():
+        terminal.say(terminal.harmless(f"  {name:<20}{'all' if value is None else value}  ({origin})"))
+
+
+def _supervisor_line(each: Supervisor) -> str:
+    state = "alive" if each.dead is None else f"dead: {each.dead}"
+    place = f"process {each.row.pid} on {each.row.host}"
+    return f"{each.row.id}, {place}, {each.running} tasks, last seen {time_of(each.row.beat_at)}, {state}"
+
+
+def _document(settings: Settings, found: Findings | None, troubles: list[str]) -> JSON:
+    document: dict[str, JSON] = {
+        **_versions(),
+        "store": None,
+        "settings": {name: {"value": value, "origin": origin} for name, (value, origin) in _settings(settings).items()},
+        "troubles": troubles,
+    }
+    if found is not None:
+        document["store"] = {"path": str(found.path), "bytes": found.size, "schema": found.schema}
+        document |= {"tasks": found.tasks, "due": found.due, "waiting": found.waiting}
+        document["supervisors"] = [_supervisor_document(each) for each in found.supervisors]
+    return document
+
+
+def _supervisor_document(each: Supervisor) -> JSON:
+    row = each.row
+    return {
+        "id": row.id,
+        "pid": row.pid,
+        "host": row.host,
+        "started_at": time_of(row.started_at),
+        "beat_at": time_of(row.beat_at),
+        "alive": each.dead is None,
+        "dead": each.dead,
+        "running": each.running,
+    }
+
+
+def _versions() -> dict[str, str]:
+    try:
+        version = metadata.version("durable-taskrunner")
+    except metadata.PackageNotFoundError:
+        version = "not installed"
+    return {"taskrunner": version, "python": platform.python_version(), "sqlite": sqlite_version()}
+
+
+def _settings(settings: Settings) -> dict[str, tuple[JSON, str]]:
+    return {knob.name: (getattr(settings, knob.name), settings.origin(knob.name)) for knob in KNOBS}

@@ -1,0 +1,134 @@
+"""`taskrunner enqueue`: a task by the name of its type."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import datetime
+from typing import Any, NoReturn
+
+import anyio
+import click
+
+from taskrunner import InvalidInput, TaskHandle, TaskRunner
+from taskrunner.cli import terminal
+from taskrunner.cli.common import Door, door_options, json_option
+from taskrunner.cli.endings import DONE, WAIT_TIMED_OUT, Trouble
+from taskrunner.core.durations import seconds
+
+FOR_EVER = ""
+"""What `--wait` without a duration means."""
+
+
+@click.command("enqueue")
+@click.argument("type_name", metavar="TYPE")
+@click.argument("pairs", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option("--input", "document", metavar="JSON", help="The whole input as a JSON object; - reads it from stdin.")
+@click.option("--priority", type=int, metavar="0-9", help="Lower comes first.")
+@click.option("--queue", metavar="NAME")
+@click.option("--delay", metavar="D", help="Not before so long from now.")
+@click.option("--run-at", metavar="TIME", help="Not before this time: ISO 8601 with a time zone.")
+@click.option("--unique-key", metavar="KEY", help="At most one unfinished task of this type has it.")
+@click.option("--on-conflict", type=click.Choice(["reuse", "replace", "reject"]), help="When the unique key is taken.")
+@click.option("--idempotency-key", metavar="KEY", help="A second enqueue with it finds the first one's task.")
+@click.option("--session-id", metavar="ID")
+@click.option("--max-retries", type=int, metavar="N")
+@click.option("--timeout", metavar="D", help="How long one attempt may take.")
+@click.option("--wait", metavar="D", is_flag=False, flag_value=FOR_EVER, help="Wait for the result; --wait=D: so long.")
+@json_option
+@door_options
+@click.pass_obj
+def enqueue_command(
+    door: Door,
+    /,
+    type_name: str,
+    pairs: tuple[str, ...],
+    *,
+    document: str | None,
+    run_at: str | None,
+    wait: str | None,
+    in_json: bool,
+    **options: Any,  # noqa: ANN401 - each option has its own type
+) -> int:
+    """Enqueue a task of TYPE and print its id; with --wait, its result as JSON.
+
+    The input is given as KEY=VALUE pairs, where a VALUE that is JSON is taken as such and everything else as text, or
+    whole with --input. Durations are seconds, or such as 90s, 15m, 2h.
+    """
+    payload = _input_of(document, pairs)
+    given = {name: value for name, value in options.items() if value is not None}
+    if run_at is not None:
+        given["run_at"] = _time_of(run_at)
+    patience = None if wait is None or wait == FOR_EVER else seconds(wait, "--wait", zero=True)
+
+    async def enqueue() -> int:
+        async with TaskRunner(door.db) as runner:
+            handle = await runner.enqueue(type_name, payload, **given)
+            if wait is None:
+                await _print_task(handle, in_json=in_json)
+            else:
+                await _print_result(handle, patience, in_json=in_json)
+        return DONE
+
+    return anyio.run(enqueue)
+
+
+async def _print_task(handle: TaskHandle[Any], *, in_json: bool) -> None:
+    if in_json:
+        terminal.print_json({"id": handle.id, "status": await handle.status()})
+    else:
+        terminal.say(handle.id)
+
+
+async def _print_result(handle: TaskHandle[Any], patience: float | None, *, in_json: bool) -> None:
+    try:
+        result = await handle.result(timeout=patience)
+    except TimeoutError as error:
+        message = f"task {handle.id} has not ended within {patience:g} s; it is {await handle.status()}"
+        raise Trouble(message, WAIT_TIMED_OUT) from error
+    terminal.print_json({"id": handle.id, "status": "completed", "output": result} if in_json else result)
+
+
+def _input_of(document: str | None, pairs: tuple[str, ...]) -> dict[str, Any]:
+    if document is not None and pairs:
+        message = f"--input and {pairs[0]!r}: give the input as one JSON object or as KEY=VALUE pairs, not both"
+        raise InvalidInput(message, path="input")
+    if document is None:
+        return dict(_pair(text) for text in pairs)
+    value = _json(sys.stdin.read() if document == "-" else document)
+    if not isinstance(value, dict):
+        message = f'--input is {type(value).__name__}: the input of a task is a JSON object, such as {{"topic": "x"}}'
+        raise InvalidInput(message, path="input")
+    return value
+
+
+def _pair(text: str) -> tuple[str, Any]:
+    key, separator, value = text.partition("=")
+    if not separator or not key:
+        message = f"{text!r}: write KEY=VALUE"
+        raise InvalidInput(message, path="input")
+    try:
+        return key, _json(value)
+    except InvalidInput:
+        return key, value
+
+
+def _json(text: str) -> Any:  # noqa: ANN401 - any JSON value
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        message = f"--input is no JSON: {error}"
+        raise InvalidInput(message, path="input") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    message = f"{name} is no JSON number"
+    raise ValueError(message)
+
+
+def _time_of(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        message = f"--run-at={text!r}: write an ISO 8601 time with a time zone, such as 2030-01-31T09:00:00Z"
+        raise InvalidInput(message, path="run_at") from error
