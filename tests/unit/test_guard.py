@@ -18,6 +18,7 @@ import pytest
 
 from taskrunner.core.errors import StoreError
 from taskrunner.storage import guard
+from tests.unit.processes import python
 
 NOBODY = 65_534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user or mount")
@@ -34,13 +35,6 @@ def said(path, writing):
     return ""
 print(json.dumps([[said(path, False), said(path, True)] for path in sys.argv[1:]]))
 """
-
-
-def python(code: str, *args: str | Path) -> str:
-    """Run a program in a process of its own and return what it printed."""
-    done = subprocess.run([sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 
 from taskrunner.core.errors import StoreBusy, StoreError
 from taskrunner.storage.hold import SharedHold, file_key, same_file
+from tests.unit.processes import python
 
 WRITE_AND_LEAVE = """
 import apsw, sys
@@ -28,13 +27,6 @@ import apsw, sys
 connection = apsw.Connection(sys.argv[1])
 print(*connection.execute("SELECT count(*) FROM notes").fetchone(), connection.pragma("integrity_check"))
 """
-
-
-def python(code: str, *args: str | Path) -> str:
-    """Run a program in a process of its own and return what it printed."""
-    done = subprocess.run([sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.strip()
 
 
 def locks(db: Path) -> list[str]:
