@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import anyio
@@ -16,7 +16,8 @@ import anyio.lowlevel
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_END = object()
+acting_for: contextvars.ContextVar[object] = contextvars.ContextVar("acting_for", default=None)
+"""The thread on whose behalf a coroutine runs: its calls count as that thread's own."""
 
 
 class LoopRef:
@@ -25,6 +26,8 @@ class LoopRef:
     def __init__(self) -> None:
         self.token = anyio.lowlevel.current_token()
         native: Any = self.token.native_token
+        self._native = native
+        self._thread = threading.get_ident()
         self._post: Callable[..., object] = getattr(native, "call_soon_threadsafe", None) or native.run_sync_soon
 
     def post(self, call: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> bool:
@@ -34,6 +37,15 @@ class LoopRef:
         except RuntimeError:
             return False
         return True
+
+    def busy_with(self) -> tuple[object, str]:
+        """What the loop is running at this moment: its async task (if that can be told) and a place in the code."""
+        task: object = None
+        if hasattr(self._native, "call_soon_threadsafe"):
+            task = asyncio.current_task(self._native)
+        frame = sys._current_frames().get(self._thread)  # noqa: SLF001 - the documented way to see another thread
+        place = "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        return task, place
 
     def run(self, coroutine: Coroutine[Any, Any, T], /) -> T:
         """Await a coroutine on the loop, from another thread."""
@@ -102,28 +114,20 @@ async def call_in_thread(name: str, call: Callable[P, T], /, *args: P.args, **kw
     return await reply.wait()
 
 
-class Bridge:
-    """Awaits from plain code: `ctx.sync(ctx.step("double", double, 4))`. It blocks the calling thread."""
+_detached: set[object] = set()
 
-    def __init__(self, loop: LoopRef) -> None:
-        self._loop = loop
 
-    def __call__(self, coroutine: Coroutine[Any, Any, T], /) -> T:
-        """Run the coroutine on the event loop and return its result, or raise its error."""
-        return self._loop.run(coroutine)
-
-    def iterate(self, items: AsyncIterator[T], /) -> Iterator[T]:
-        """Iterate over an asynchronous iterator from plain code."""
-
-        async def advance() -> Any:  # noqa: ANN401 - an item, or the mark of the end
-            return await anext(items, _END)
-
-        while (item := self(advance())) is not _END:
-            yield item
+def detach(call: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a coroutine that nobody has to wait for: code that ignores its cancellation must not hold up the rest."""
+    task = asyncio.get_running_loop().create_task(call())
+    _detached.add(task)
+    task.add_done_callback(_detached.discard)
 
 
 def current_caller() -> object:
     """The async task that is running, or the thread where there is none: who makes a call, told apart by identity."""
+    if (thread := acting_for.get()) is not None:
+        return thread
     try:
         task: object = asyncio.current_task()
     except RuntimeError:

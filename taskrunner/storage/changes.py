@@ -40,7 +40,7 @@ class Changes:
         """Wake who listens to one of the topics."""
         for topic in topics:
             for news in self._listening.get(topic, ()):
-                news.event.set()
+                news.wake()
 
     async def look(self) -> None:
         """See whether another connection has committed; a single listener does it on behalf of all."""
@@ -62,6 +62,10 @@ class News:
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
         self.event = anyio.Event()
+
+    def wake(self) -> None:
+        """End the wait: there is something else to look at."""
+        self.event.set()
 
     async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 - a bound on the wait, not a deadline for work
         """Wait until a commit may concern a topic, at most `timeout` seconds; False when there was none."""

@@ -145,7 +145,9 @@ def load_queries(dialect: str) -> dict[str, Query]:
 
 def load_migrations(dialect: str) -> list[tuple[int, str]]:
     """The numbered migrations of a dialect, in order: `0001_initial.sql` is number 1."""
-    return [(int(file.name[:4]), file.read_text(encoding="utf-8")) for file in _files(dialect) if file.name[0].isdigit()]
+    return [
+        (int(file.name[:4]), file.read_text(encoding="utf-8")) for file in _files(dialect) if file.name[0].isdigit()
+    ]
 
 
 def _files(dialect: str) -> list[Traversable]:

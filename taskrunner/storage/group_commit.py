@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from taskrunner.core.errors import StoreError
+from taskrunner.core.errors import StoreBusy, StoreError
 from taskrunner.core.loop import LoopRef, Reply, call_in_thread, spawn_thread
 
 if TYPE_CHECKING:
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 MAX_UNITS = 1_024
 """Units of one commit: bounds how long other processes wait for the write lock (20-30 ms)."""
+
+BEAT_AGAIN = 0.5
+"""Seconds after which a beat that met a locked store is tried again."""
 
 
 @dataclass(slots=True)
@@ -104,7 +107,10 @@ class GroupCommit:
             heart.due = self._clock.monotonic() + heart.interval
             entries.insert(0, _Entry(heart.make(), done=heart.done))  # first in line: a lease must not wait for a crowd
         if entries:
-            self._answer(entries, self._commit([entry.unit for entry in entries]))
+            outcomes = self._commit([entry.unit for entry in entries])
+            if heart is not None and isinstance(outcomes[0], StoreBusy) and entries[0].done is heart.done:
+                heart.due = min(heart.due, self._clock.monotonic() + BEAT_AGAIN)
+            self._answer(entries, outcomes)
 
     def _put(self, entry: _Entry) -> None:
         if self._closing:

@@ -52,7 +52,11 @@ class Owners:
         """Renew the lease every `interval` seconds from the writer's thread; each outcome is told to `lost`'s caller."""
 
         def make() -> Unit:
-            now: dict[str, Value] = {"id": supervisor_id, "expires_at": self._expiry(lease), "now": stamp(self._clock.now())}
+            now: dict[str, Value] = {
+                "id": supervisor_id,
+                "expires_at": self._expiry(lease),
+                "now": stamp(self._clock.now()),
+            }
             return Unit((Statement("beat", now, expect_rows=1),))
 
         self._engine.beat(interval, make, lost)
@@ -64,7 +68,12 @@ class Owners:
         """
         now = stamp(self._clock.now())
         judged = [Statement("bury", {"id": owner, "how": how, "now": now}) for owner, how in dead]
-        expired: dict[str, Value] = {"boot_id": boot_id, "self": me, "now": now, "monotonic": int(monotonic * NANOSECONDS)}
+        expired: dict[str, Value] = {
+            "boot_id": boot_id,
+            "self": me,
+            "now": now,
+            "monotonic": int(monotonic * NANOSECONDS),
+        }
         results = await self._engine.write(Unit((*judged, Statement("bury_expired", expired)), topics=(WORK,)))
         return [str(row[0]) for row in results[-1]]
 

@@ -39,7 +39,9 @@ class SQLiteEngine:
 
     dialect: Literal["sqlite", "postgres"] = "sqlite"
 
-    def __init__(self, path: Path, *, clock: Clock, busy_timeout: float, durability: str, writing: bool, vfs: str | None) -> None:
+    def __init__(
+        self, path: Path, *, clock: Clock, busy_timeout: float, durability: str, writing: bool, vfs: str | None
+    ) -> None:
         self.path = path
         self.queries = load_queries(self.dialect)
         self._clock = clock
@@ -132,7 +134,9 @@ class SQLiteEngine:
             self._forget_writers(self._writer.connection)
         self._watch = self._reader(busy_timeout=0.0)
         if check_schema(self._watch, self.path) != (latest := load_migrations(self.dialect)[-1][0]):
-            message = f"{self.path}: its schema is older than version {latest}: start a supervisor or a client on it first"
+            message = (
+                f"{self.path}: its schema is older than version {latest}: start a supervisor or a client on it first"
+            )
             raise StoreError(message)
         self._lock(self._hold)
 
@@ -172,7 +176,9 @@ class SQLiteEngine:
             self._hold.close()
 
     def _connect(self) -> apsw.Connection:
-        return connect(self.path, busy_timeout=self._busy_timeout, synchronous=self._synchronous, writing=True, vfs=self._vfs)
+        return connect(
+            self.path, busy_timeout=self._busy_timeout, synchronous=self._synchronous, writing=True, vfs=self._vfs
+        )
 
     def _reader(self, busy_timeout: float | None = None) -> apsw.Connection:
         patience = self._busy_timeout if busy_timeout is None else busy_timeout

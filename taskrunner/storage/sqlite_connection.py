@@ -33,7 +33,9 @@ FSYNC_ERRORS = frozenset({apsw.SQLITE_IOERR_FSYNC, apsw.SQLITE_IOERR_DIR_FSYNC})
 """After these nothing can be looked up: the kernel may have dropped what it could not write."""
 
 
-def connect(path: Path, *, busy_timeout: float, synchronous: str, writing: bool, vfs: str | None = None) -> apsw.Connection:
+def connect(
+    path: Path, *, busy_timeout: float, synchronous: str, writing: bool, vfs: str | None = None
+) -> apsw.Connection:
     """Open a connection with the pragmas of this house. The file must exist. `busy_timeout` is in seconds.
 
     Raises:
@@ -104,7 +106,9 @@ def check_schema(connection: apsw.Connection, path: Path) -> int:
         message = f"{path}: this is a database of another program, not a taskrunner store"
         raise StoreError(message)
     if version > latest:
-        message = f"{path}: its schema is version {version}, this taskrunner knows up to {latest}: install a newer taskrunner"
+        message = (
+            f"{path}: its schema is version {version}, this taskrunner knows up to {latest}: install a newer taskrunner"
+        )
         raise StoreError(message)
     return int(version)
 

@@ -26,7 +26,9 @@ class _AgainOneByOneError(Exception):
 class Writer:
     """Commits groups of units. It belongs to one thread at a time; `reconnect` opens the connection anew."""
 
-    def __init__(self, reconnect: Callable[[], apsw.Connection], path: Path, queries: dict[str, Query], clock: Clock) -> None:
+    def __init__(
+        self, reconnect: Callable[[], apsw.Connection], path: Path, queries: dict[str, Query], clock: Clock
+    ) -> None:
         self._reconnect = reconnect
         self._path = path
         self._queries = queries

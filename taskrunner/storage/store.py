@@ -26,9 +26,7 @@ class Store:
     def __init__(self, engine: SQLiteEngine, clock: Clock, settings: Settings) -> None:
         self.engine = engine
         self.path: Path = engine.path
-        self.tasks = TaskStore(
-            engine, clock, default_retries=settings.max_retries, default_losses=settings.max_losses
-        )
+        self.tasks = TaskStore(engine, clock, default_retries=settings.max_retries, default_losses=settings.max_losses)
         self.journal = Journal(engine, clock)
         self.messages = MessageStore(engine, clock)
         self.owners = Owners(engine, clock)

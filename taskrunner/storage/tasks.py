@@ -125,17 +125,26 @@ class TaskStore:
         return str(rows[0][0]) if rows else None
 
     # ── claim ────────────────────────────────────────────────────────────────────────────────────────────────────────
-    async def claim(self, owner: str, queues: Sequence[str], slots: int, known: Sequence[str] = ()) -> Claim:
+    async def claim(
+        self,
+        owner: str,
+        queues: Sequence[str],
+        slots: int,
+        known: Sequence[str] = (),
+        only: Sequence[str] | None = None,
+    ) -> Claim:
         """Recover orphans and claim what can be run, in one unit.
 
         `slots` is how many tasks this owner may run in all; `known` names types of which tasks may have been put back
-        because nobody knew them. The claim is durable when it returns.
+        because nobody knew them (in the queues of `only`; None: in all). The claim is durable when it returns.
         """
         now = stamp(self._clock.now())
         base: dict[str, Value] = {"owner": owner, "slots": slots, "now": now}
         claims = [Statement("claim", {**base, "queue": queue}) for queue in queues]
         put_back = [
-            Statement("claim_put_back", {**base, "queue": None, "waiting_for": f"worker:{name}"}) for name in known
+            Statement("claim_put_back", {**base, "queue": queue, "waiting_for": f"worker:{name}"})
+            for name in known
+            for queue in (only or (None,))
         ]
         unit = Unit(
             (

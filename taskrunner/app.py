@@ -1,0 +1,341 @@
+"""The front door: a TaskRunner composes the floors below, and delegates to them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar, overload
+
+import anyio
+
+from taskrunner.authoring.definition import BoundTask, TaskDefinition, Tasks
+from taskrunner.authoring.handle import DuplicateTask, TaskHandle
+from taskrunner.authoring.listing import TaskList
+from taskrunner.authoring.options import enqueue_options, text
+from taskrunner.core import payload
+from taskrunner.core.bridge import Bridge
+from taskrunner.core.clock import Clock
+from taskrunner.core.durations import Duration
+from taskrunner.core.errors import InvalidInput, NotOpen
+from taskrunner.core.events import Events, Listener
+from taskrunner.core.model import JSON, NewTask
+from taskrunner.core.places import shown
+from taskrunner.core.settings import Settings, read_pyproject, resolve
+from taskrunner.core.states import OnConflict
+from taskrunner.resources.sessions import Sessions
+from taskrunner.runtime.supervisor import Supervisor
+from taskrunner.storage.store import Store
+from taskrunner.storage.tasks import KeyTaken
+
+R = TypeVar("R")
+
+
+class TaskRunner(Tasks):
+    """Tasks with a database.
+
+    Nothing is opened before `async with`, `working`, `run`, `drain` or `sync`. `db` is a path (default: what
+    TASKRUNNER_DB or `[tool.taskrunner]` says). None means not given, and the defaults are: `durability` "full" (what is
+    acknowledged survives a power cut; "normal": the death of processes), `lease` 30 s, `heartbeat` a third of it,
+    `sweep` 1 s, `grace` 30 s, `max_losses` 5, `max_retries` 3, `max_payload` 1 MiB (bytes, or like "2MiB"),
+    `busy_timeout` at most 5 s. Durations are seconds, or texts like "90s". They are checked when the runner is opened.
+    """
+
+    def __init__(
+        self,
+        db: str | Path | None = None,
+        /,
+        *,
+        durability: Literal["full", "normal"] | None = None,
+        lease: Duration | None = None,
+        heartbeat: Duration | None = None,
+        sweep: Duration | None = None,
+        grace: Duration | None = None,
+        max_losses: int | None = None,
+        max_retries: int | None = None,
+        max_payload: int | str | None = None,
+        busy_timeout: Duration | None = None,
+        allow_unsafe_mount: bool = False,
+    ) -> None:
+        super().__init__()
+        self._code: dict[str, object] = {
+            "db": db,
+            "durability": durability,
+            "lease": lease,
+            "heartbeat": heartbeat,
+            "sweep": sweep,
+            "grace": grace,
+            "max_losses": max_losses,
+            "max_retries": max_retries,
+            "max_payload": max_payload,
+            "busy_timeout": busy_timeout,
+            "allow_unsafe_mount": allow_unsafe_mount or None,
+        }
+        self._override: dict[str, object] = {}
+        self._clock = Clock()
+        self._events = Events()
+        self._store: Store | None = None
+        self._settings: Settings | None = None
+        self._closing: AsyncExitStack | None = None
+        self._opened = 0
+        self.sessions = Sessions(lambda: self.store, self._clock)
+        self.tasks = TaskList(self)
+
+    # ── define ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    def include(self, tasks: Tasks, /, *more: Tasks) -> None:
+        """Take in the tasks of other modules.
+
+        Raises:
+            InvalidInput: two tasks have one name; nothing is taken in then.
+        """
+        new = [definition for each in (tasks, *more) for definition in each.definitions.values()]
+        names = [definition.name for definition in new]
+        for name in names:
+            if name in self.definitions or names.count(name) > 1:
+                message = f"include: a task named {name!r} is defined already"
+                raise InvalidInput(message, path="name")
+        for definition in new:
+            self._define(definition)
+
+    def _define(self, definition: TaskDefinition[..., Any]) -> None:
+        super()._define(definition)
+        definition.hosts.append(self)
+
+    def on(self, event: str, listener: Listener, /) -> None:
+        """Call `listener` with the fields of every `event`, such as "task.completed"; "*" is every event.
+
+        It is called at once and must not block; news of a blocked loop and of leaked code comes from another thread.
+        """
+        self._events.on(event, listener)
+
+    @contextmanager
+    def override(self, *, db: str | Path | None = None, **settings: Any) -> Iterator[Self]:
+        """Other settings than the code's own, for tests and for programs that start this one; for the next opening."""
+        before = self._override
+        self._override = {
+            **before,
+            **{key: value for key, value in {"db": db, **settings}.items() if value is not None},
+        }
+        try:
+            yield self
+        finally:
+            self._override = before
+
+    # ── open ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def is_open(self) -> bool:
+        """Whether the store is open."""
+        return self._store is not None
+
+    @property
+    def store(self) -> Store:
+        """The open store, for handles and doors.
+
+        Raises:
+            NotOpen: the runner is not open.
+        """
+        if self._store is None:
+            raise NotOpen
+        return self._store
+
+    @property
+    def settings(self) -> Settings:
+        """The settings as they are in force now, or would be at the next opening.
+
+        Raises:
+            InvalidInput: a setting is wrong, or two contradict each other.
+        """
+        if self._settings is not None:
+            return self._settings
+        return resolve(None, self._override, self._code, os.environ, read_pyproject(Path("pyproject.toml")))
+
+    async def __aenter__(self) -> Self:
+        """Open the store as a client: enqueue, look, wait for results. Every opening has its closing.
+
+        Raises:
+            StoreError: it cannot be opened; the sentence says why.
+            InvalidInput: a setting is wrong, or two contradict each other.
+        """
+        if self._opened == 0:
+            settings = self.settings
+            async with AsyncExitStack() as stack:
+                self._store = await stack.enter_async_context(Store.open(settings, self._clock))
+                self._closing = stack.pop_all()
+            self._settings = settings
+        self._opened += 1
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None, /
+    ) -> None:
+        """Close the store with the last closing."""
+        self._opened -= 1
+        if self._opened == 0 and self._closing is not None:
+            closing, self._closing = self._closing, None
+            self._store = self._settings = None
+            with anyio.CancelScope(shield=True):
+                await closing.aclose()
+
+    @property
+    def sync(self) -> Bridge:
+        """Awaits from plain code: `runner.sync(research.enqueue("x"))`, or `with runner.sync as wait:` for several."""
+        return Bridge(opening=lambda: self)
+
+    # ── work ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+    @asynccontextmanager
+    async def working(
+        self, *, concurrency: int | None = None, queues: Sequence[str] | None = None
+    ) -> AsyncIterator[Self]:
+        """A supervisor in this program, for as long as the block runs; then running tasks have the grace to end.
+
+        `concurrency`: tasks at the same time (default 10); `queues`: from which it takes them (default: all).
+
+        Raises:
+            StoreError: the store cannot be opened or used.
+        """
+        async with self._supervisor(concurrency, queues) as supervisor, anyio.create_task_group() as group:
+            await group.start(_run_in_background, supervisor)
+            try:
+                yield self
+            finally:
+                supervisor.stop()
+
+    async def run(
+        self, *, concurrency: int | None = None, queues: Sequence[str] | None = None, until_idle: bool = False
+    ) -> None:
+        """Be the supervisor until SIGTERM or SIGINT: the first drains, a second one hands back at once.
+
+        `until_idle`: also end when nothing is running and nothing is due. The rest is as in `working`.
+        """
+        async with self._supervisor(concurrency, queues) as supervisor, anyio.create_task_group() as group:
+            await group.start(_obey_signals, supervisor)
+            await supervisor.run(until_idle=until_idle)
+            group.cancel_scope.cancel()
+
+    async def drain(self, *, queues: Sequence[str] | None = None) -> int:
+        """Work until nothing is running and nothing is due; the number of tasks that ended."""
+        async with self._supervisor(None, queues) as supervisor:
+            await supervisor.run(until_idle=True)
+            return supervisor.ended
+
+    @asynccontextmanager
+    async def _supervisor(self, concurrency: int | None, queues: Sequence[str] | None) -> AsyncIterator[Supervisor]:
+        with self.override(concurrency=concurrency, queues=None if queues is None else list(queues)):
+            given = resolve(None, self._override, self._code, os.environ, read_pyproject(Path("pyproject.toml")))
+        async with self:
+            yield Supervisor(self.store, self.definitions, given, self._clock, self._events, self)
+
+    # ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────
+    @overload
+    async def enqueue(self, bound: BoundTask[R], /) -> TaskHandle[R]: ...
+    @overload
+    async def enqueue(
+        self,
+        name: str,
+        input: Mapping[str, JSON] = ...,  # noqa: A002 - the contract's name
+        /,
+        *,
+        priority: int | None = None,
+        queue: str | None = None,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        session_id: str | None = None,
+        unique_key: str | None = None,
+        on_conflict: OnConflict = "reuse",
+        idempotency_key: str | None = None,
+        max_retries: int | None = None,
+        timeout: Duration | None = None,
+    ) -> TaskHandle[Any]: ...
+    async def enqueue(
+        self, bound: BoundTask[Any] | str, input: Mapping[str, JSON] | None = None, /, **options: Any
+    ) -> TaskHandle[Any]:  # noqa: A002
+        """Enqueue a bound task, or one by its type's name and a JSON object; it is durable when this returns.
+
+        By name nothing is checked but that it is JSON, and its size: this program may not know the type. The options
+        are those of `TaskDefinition.options`.
+
+        Raises:
+            InvalidInput: an option is out of its bounds, or the input has no JSON form.
+            PayloadTooLarge: the input's JSON is larger than `max_payload`.
+            DuplicateTask: an unfinished task has this `unique_key`, and `on_conflict` is "reject".
+            NoSession: no session has this `session_id`.
+            StoreBusy: the store was locked for too long, or its disk is full; nothing was written.
+            NotOpen: the runner is not open.
+        """
+        if not isinstance(bound, BoundTask):
+            bound = _bound_by_name(bound, {} if input is None else input, options)
+        elif input is not None or options:
+            message = "enqueue: a bound task has its input and options already"
+            raise InvalidInput(message)
+        return (await self.enqueue_many([bound]))[0]
+
+    async def enqueue_many(self, bound: Iterable[BoundTask[R]], /) -> list[TaskHandle[R]]:
+        """Enqueue many bound tasks in one commit, all or none. Raises as `enqueue` does."""
+        store, many = self.store, list(bound)
+        limit = self.settings.max_payload
+        for each in many:
+            payload.check_size(each.new.input, limit, name="input", error=InvalidInput)
+        new = [self._complete(each.new) for each in many]
+        while True:
+            try:
+                ids = await store.tasks.enqueue_many(new)
+            except KeyTaken as taken:
+                holder = await store.tasks.holder_of(taken.new)
+                if holder is not None:  # else it has ended meanwhile
+                    raise DuplicateTask(str(taken), self.handle(holder)) from None
+            else:
+                return [TaskHandle(self, task_id, each.returns) for task_id, each in zip(ids, many, strict=True)]
+
+    def handle(self, task_id: str, /) -> TaskHandle[Any]:
+        """A handle to a task that was enqueued earlier; nothing is looked up. Its result is typed if its task gives it."""
+        return TaskHandle(self, task_id)
+
+    def _complete(self, new: NewTask) -> NewTask:
+        """Fill in what the type says of itself, where this program knows it; else the store's row of the type counts."""
+        definition = self.definitions.get(new.type)
+        if definition is None:
+            return new
+        kind = definition.kind
+        return replace(
+            new,
+            queue=new.queue or kind.queue,
+            priority=kind.priority if new.priority is None else new.priority,
+            max_retries=kind.max_retries if new.max_retries is None else new.max_retries,
+            timeout=new.timeout or kind.timeout,
+            max_losses=kind.max_losses,
+        )
+
+
+def _bound_by_name(name: object, given: object, options: Mapping[str, Any]) -> BoundTask[Any]:
+    if not isinstance(given, Mapping):
+        message = f"input={shown(given)}: an object with the task's arguments by name is wanted"
+        raise InvalidInput(message, path="input")
+    new = NewTask(
+        type=text(name, "name"),
+        input=payload.encode(dict(given), name="", error=InvalidInput),
+        **enqueue_options(**options),
+    )
+    return BoundTask(new.type, new, payload.UNTYPED)
+
+
+async def _run_in_background(supervisor: Supervisor, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    await supervisor.run(task_status=task_status)
+
+
+async def _obey_signals(supervisor: Supervisor, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+    """The first SIGTERM or SIGINT stops the supervisor with its grace, the second one at once."""
+    if threading.current_thread() is not threading.main_thread():  # only there Python can hear signals
+        task_status.started()
+        return
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        task_status.started()
+        asked = False
+        async for _number in signals:
+            supervisor.stop(at_once=asked)
+            asked = True

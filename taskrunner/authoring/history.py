@@ -1,0 +1,118 @@
+"""The numbers of an attempt's steps, and what earlier attempts have recorded under them.
+
+A step is known by its name and its occurrence, counted when it is CALLED, so `asyncio.gather(ctx.step(…), ctx.step(…))`
+is numbered in program order whatever the event loop does. Two rules keep the numbers the same on replay:
+
+- one name used from several async tasks would be numbered by chance: it needs a key, else `AmbiguousStep`;
+- the calls of the body's own async task come in one order; `turn` counts them. A replay that calls another step at a
+  recorded turn is another program: `NonDeterministicStep`. Steps of other async tasks have no turn, as their order
+  may differ between two runs of the same program.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from taskrunner.core.errors import AmbiguousStep, NonDeterministicStep
+from taskrunner.core.loop import current_caller
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from taskrunner.core.model import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """Which call of this attempt it is, and who called."""
+
+    scope: str
+    name: str
+    occurrence: int
+    position: int
+    turn: int | None
+    caller: object
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        """What it is recorded under."""
+        return (self.scope, self.name, self.occurrence)
+
+    @property
+    def label(self) -> str:
+        """As people read it: `search`, `search#2` for the third call, `search[key]`."""
+        scope = f"[{self.scope}]" if self.scope else ""
+        return f"{self.name}{scope}" + (f"#{self.occurrence}" if self.occurrence else "")
+
+
+class History:
+    """What is recorded, and the numbers given so far."""
+
+    def __init__(self, recorded: Iterable[Step] = ()) -> None:
+        self._recorded: dict[tuple[str, str, int], Step] = {}
+        self._turns: dict[int, Step] = {}
+        for step in recorded:
+            self._recorded[step.scope, step.name, step.occurrence] = step
+            if step.turn is not None:
+                self._turns[step.turn] = step
+        self._counts: Counter[tuple[str, str]] = Counter()
+        self._callers: dict[tuple[str, str], object] = {}
+        self._body: object = None
+        self._position = 0
+        self._turn = 0
+
+    def begin(self) -> None:
+        """Say that the caller is the body itself: its calls have one order."""
+        self._body = current_caller()
+
+    def number(self, name: str, scope: str = "", *, write: bool = False) -> Number:
+        """Number a call. `write` numbers a write that is no step (a message): it has no turn.
+
+        Raises:
+            AmbiguousStep: another async task has used this name, and there is no key (no `scope`).
+        """
+        caller = current_caller()
+        known = self._callers.setdefault((scope, name), caller)
+        if known is not caller and not scope:
+            message = f"step {name!r} is used from several async tasks: give each its own name, or ctx.options(key=…)"
+            raise AmbiguousStep(message)
+        occurrence = self._counts[scope, name]
+        self._counts[scope, name] += 1
+        position = self._position
+        turn: int | None = None
+        if not write:
+            self._position += 1
+            if caller is self._body:
+                turn = self._turn
+                self._turn += 1
+        return Number(scope, name, occurrence, position, turn, caller)
+
+    def recorded(self, number: Number) -> Step | None:
+        """What is recorded for this call, if anything.
+
+        Raises:
+            NonDeterministicStep: another step is recorded at this turn, or this one at another turn.
+        """
+        step = self._recorded.get(number.key)
+        if number.turn is not None:
+            there = self._turns.get(number.turn)
+            if there is not None and there is not step:
+                message = (
+                    f"step {number.label!r} is called where {there.name!r} was recorded (call {number.turn} of the body): "
+                    "the task's code has changed, or it does not take the same steps each time"
+                )
+                raise NonDeterministicStep(message)
+            if step is not None and step.turn is not None and step.turn != number.turn:
+                message = (
+                    f"step {number.label!r} was recorded as call {step.turn} of the body and is now call {number.turn}: "
+                    "the task's code has changed, or it does not take the same steps each time"
+                )
+                raise NonDeterministicStep(message)
+        return step
+
+    @property
+    def is_caller_body(self) -> bool:
+        """Whether the body's own async task is calling."""
+        return current_caller() is self._body

@@ -1,0 +1,223 @@
+"""Steps: run a function until its result is recorded, then never again."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+
+import anyio
+
+from taskrunner.core.hints import is_async
+from taskrunner.authoring.retry import RetryPolicy
+from taskrunner.core import payload
+from taskrunner.core.errors import (
+    AmbiguousStep,
+    Fail,
+    InvalidInput,
+    InvalidResult,
+    NonDeterministicStep,
+    Retry,
+    StepFailed,
+    error_text,
+    error_type_of,
+)
+from taskrunner.core.loop import call_in_thread
+
+if TYPE_CHECKING:
+    from taskrunner.authoring.history import Number
+    from taskrunner.authoring.recorder import Recorder
+    from taskrunner.core.model import Step
+    from taskrunner.storage.engine import Statement
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MAX_NAME = 200
+"""Characters of a step's name or key at most."""
+
+
+@dataclass(slots=True)
+class StepScope:
+    """The step whose function is running: its key for the outside world, and the writes that join its commit."""
+
+    recorder: Recorder
+    number: Number
+    writes: list[Statement] = field(default_factory=list)
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every run of this step, and for no other step: 32 hexadecimal digits."""
+        parts = (self.recorder.fence.history_id, self.number.scope, self.number.name, str(self.number.occurrence))
+        return blake2b("\x1f".join(parts).encode(), digest_size=16).hexdigest()
+
+
+current_step: ContextVar[StepScope | None] = ContextVar("current_step", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class StepOptions:
+    """How a step runs. Durations are in seconds."""
+
+    policy: RetryPolicy | None = None
+    max_retries: int = 0
+    timeout: float | None = None
+    returns: Any = payload.UNTYPED
+    key: str = ""
+
+
+class StepRunner:
+    """`step`, with the options given.
+
+    It is a plain function that returns a coroutine: the step's number is taken when it is called, so concurrent steps
+    are numbered in program order, whatever the event loop does.
+    """
+
+    def __init__(self, recorder: Recorder, options: StepOptions, max_payload: int) -> None:
+        self._recorder = recorder
+        self._options = options
+        self.max_payload = max_payload
+        """Bytes of JSON that a step's value may have."""
+
+    @overload
+    def step(
+        self, name: str, fn: Callable[P, Awaitable[T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[Any, Any, T]: ...
+    @overload
+    def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
+    def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
+        """Run `fn(*args, **kwargs)` until its result is recorded, then never again: later attempts get what is recorded.
+
+        The value is always the one decoded from the record, the first time too: by `options(returns=…)`, else by `fn`'s
+        return annotation, else as plain JSON. A plain function runs in a thread.
+
+        Raises:
+            StepFailed: `fn` raised (its error is the `__cause__`, the first time); so does every replay, if the body
+                caught it and went on. `Retry` and `Fail` pass through.
+            InvalidResult: the result has no JSON form, or does not fit the annotation.
+            AmbiguousStep: the name is used from several async tasks without a key, or inside another step.
+            LeaseLost: the task was taken from this attempt (a BaseException, as is the next).
+            NonDeterministicStep: the body does not take the steps that are recorded.
+        """
+        self._recorder.check()
+        name = _name(name, "name")
+        if not callable(fn):
+            message = f"step {name!r}: fn={fn!r} is not a function (pass the function itself and its arguments)"
+            raise InvalidInput(message, path="fn")
+        if current_step.get() is not None:
+            message = f"step {name!r} is called inside another step: a replay skips that one, and this one with it"
+            raise AmbiguousStep(message)
+        number = self._recorder.history.number(name, self._options.key)
+        return self._take(number, fn, args, kwargs)
+
+    async def _take(self, number: Number, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as fn returns
+        recorder = self._recorder
+        recorder.check()
+        digest = payload.digest(args, kwargs)
+        returns = payload.returns_of(fn) if self._options.returns is payload.UNTYPED else self._options.returns
+        recorded = recorder.recorded(number, digest)
+        if recorded is not None:
+            return self._replay(number, recorded, returns)
+        recorder.check(new_step=True)
+        scope = StepScope(recorder, number)
+        try:
+            result = await self._run(scope, partial(fn, *args, **kwargs))
+        except (Retry, Fail):
+            raise
+        except Exception as error:
+            failure = StepFailed(number.label, error_type_of(error), error_text(error))
+            described = (failure.error_type, failure.details)
+            recorder.postpone(number.caller, recorder.step(number, digest, value=None, failure=described))
+            raise failure from error
+        what = f"the result of step {number.label!r}"
+        text, value = payload.record(result, returns, name=what, error=InvalidResult, limit=self.max_payload)
+        await recorder.write([recorder.step(number, digest, value=text), *scope.writes], number.caller)
+        recorder.recorded_steps += 1
+        return value
+
+    def _replay(self, number: Number, recorded: Step, returns: Any) -> Any:  # noqa: ANN401 - as fn returns
+        if recorded.value is None:
+            raise StepFailed(number.label, recorded.error_type or "", recorded.error or "")
+        what = f"the recorded result of step {number.label!r}"
+        try:
+            return payload.decode(recorded.value, returns, name=what, error=InvalidResult)
+        except InvalidResult as error:
+            message = f"{error} (its code has changed since it was recorded)"
+            raise self._recorder.end(NonDeterministicStep(message)) from None
+
+    async def _run(self, scope: StepScope, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - as fn returns
+        """Run the function, again after errors as the options say. The waits between are not recorded."""
+        options = self._options
+        retries = 0
+        while True:
+            scope.writes.clear()
+            token = current_step.set(scope)
+            try:
+                return await _call_once(call, options.timeout, scope.number.label)
+            except (Retry, Fail):
+                raise
+            except Exception as error:
+                policy = options.policy or RetryPolicy()
+                if retries >= options.max_retries or not policy.wants(error, retries):
+                    raise
+                delay = policy.delay(error, retries)
+                retries += 1
+            finally:
+                current_step.reset(token)
+            await anyio.sleep(delay)
+            self._recorder.check(new_step=True)
+
+
+async def _call_once(call: Callable[[], Any], timeout: float | None, label: str) -> Any:  # noqa: ANN401, ASYNC109 - as fn
+    if timeout is None:
+        return await _call(call)
+    result: Any = None
+    done = False
+    with anyio.move_on_after(timeout):
+        result = await _call(call)
+        done = True
+    if not done:
+        message = f"step {label!r} took longer than its timeout of {timeout:g} seconds"
+        raise TimeoutError(message)
+    return result
+
+
+async def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - as fn returns
+    result = call() if is_async(call) else await call_in_thread("step", call)
+    return await result if isawaitable(result) else result
+
+
+def _name(value: object, what: str) -> str:
+    """A step's name or key: a text that the store can hold.
+
+    Raises:
+        InvalidInput: empty, too long, or with characters that cannot be stored.
+    """
+    if not isinstance(value, str) or not value or len(value) > MAX_NAME or not value.isprintable():
+        message = f"{what}={value!r}: a step's {what} is a printable text of 1 to {MAX_NAME} characters"
+        raise InvalidInput(message, path=what)
+    return value
+
+
+def step_options(  # noqa: PLR0913 - the contract's own options
+    *,
+    policy: RetryPolicy | None,
+    max_retries: int,
+    timeout: float | None,
+    returns: Any,
+    key: str | None,  # noqa: ANN401
+) -> StepOptions:
+    """Check a step's options.
+
+    Raises:
+        InvalidInput: one of them is out of its bounds.
+    """
+    if isinstance(max_retries, bool) or not isinstance(max_retries, int) or max_retries < 0:
+        message = f"max_retries={max_retries!r}: a number of 0 or more is wanted"
+        raise InvalidInput(message, path="max_retries")
+    shape = payload.UNTYPED if returns is None else returns
+    return StepOptions(policy, max_retries, timeout, shape, "" if key is None else _name(key, "key"))

@@ -1,0 +1,1 @@
+"""Floor 3: what a task may hold beside its rows, such as a conversation."""

@@ -1,0 +1,197 @@
+"""One attempt: run the body once, and write how it ended.
+
+Whatever happens inside, the end is decided here, and written under the fence: a body that was fenced out meanwhile has
+no say. The body runs detached, so that code which ignores its cancellation holds up nobody.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import anyio
+
+from taskrunner.authoring.context import TaskContext, enter
+from taskrunner.authoring.definition import current_host
+from taskrunner.core import payload
+from taskrunner.core.durations import seconds
+from taskrunner.core.errors import (
+    AttemptOver,
+    Fail,
+    InvalidInput,
+    InvalidResult,
+    LeaseLost,
+    NonDeterministicStep,
+    Retry,
+    error_text,
+    error_type_of,
+    traceback_text,
+)
+from taskrunner.core.loop import call_in_thread, current_caller, detach
+from taskrunner.resources.sessions import current_sink
+
+if TYPE_CHECKING:
+    from taskrunner.authoring.definition import Host, TaskDefinition
+    from taskrunner.authoring.recorder import Recorder
+    from taskrunner.core.model import Task
+    from taskrunner.storage.engine import Statement
+
+Reason: TypeAlias = Literal["cancel", "timeout", "stop", "lost"]
+
+_WHY: dict[Reason, str] = {
+    "cancel": "the task was cancelled: it takes no new steps",
+    "timeout": "this attempt has used up its timeout: it takes no new steps",
+    "stop": "the supervisor is stopping: the task goes on later, from its last recorded step",
+    "lost": "the task was taken from this attempt",
+}
+
+
+class RunningTask:
+    """An attempt under way. All but `reason` and `force_at` belongs to the event loop."""
+
+    def __init__(
+        self, task: Task, definition: TaskDefinition[Any, Any], recorder: Recorder, context: TaskContext
+    ) -> None:
+        self.task = task
+        self.definition = definition
+        self.recorder = recorder
+        self.context = context
+        self.scope = anyio.CancelScope()
+        self.stirred = anyio.Event()
+        """Set when the body has ended, or the watchdog has written the end without it."""
+        self.ended = anyio.Event()
+        """Set when the watchdog has written the end."""
+        self.body: object = None
+        """The async task (or thread) of the body, for who asks what blocks the loop."""
+        self.body_ended = False
+        self.reason: Reason | None = None
+        self.deadline: float | None = None
+        """When its timeout is over, in seconds of the monotonic clock."""
+        self.force_at: float | None = None
+        """When the end is written whether the body has ended or not, in seconds of the monotonic clock."""
+        self.forced = False
+        """Whether the watchdog is writing the end."""
+        self._result: Any = None
+        self._error: BaseException | None = None
+
+    def interrupt(self, reason: Reason) -> None:
+        """Ask the body to end. The first reason counts, but for a lost task nothing else does."""
+        if self.reason is None or reason == "lost":
+            self.reason = reason
+        if reason == "lost":
+            self.recorder.end(LeaseLost())
+        self.context.interrupt(AttemptOver(_WHY[reason]))
+        self.scope.cancel()
+
+    def start(self, host: Host) -> None:
+        """Start the body; `stirred` tells when it has ended."""
+
+        async def body() -> None:
+            self.body = current_caller()
+            enter(self.context)
+            current_sink.set(self.context)
+            current_host.set(host)
+            try:
+                with self.scope:
+                    self._result = await self._call()
+            except anyio.get_cancelled_exc_class() as error:  # nobody here asked for it: it came from inside the body
+                self._error = RuntimeError("the body was cancelled by code of its own")
+                self._error.__cause__ = error
+            except BaseException as error:  # noqa: BLE001 - every error of a body is an end of its attempt
+                self._error = error
+            finally:
+                if self.scope.cancelled_caught and self._error is None:
+                    self._error = AttemptOver(_WHY[self.reason or "stop"])
+                self.body_ended = True
+                self.stirred.set()
+
+        detach(body)
+
+    def moved_on(self) -> None:
+        """The watchdog has written the end."""
+        self.stirred.set()
+        self.ended.set()
+
+    async def _call(self) -> Any:  # noqa: ANN401 - as the task's function returns
+        args, kwargs = self.definition.signature.decode(self.task.input)
+        if self.definition.signature.wants_context:
+            args = (self.context, *args)
+        if self.definition.signature.is_async:
+            self.recorder.history.begin()
+            return await self.definition.fn(*args, **kwargs)
+        with anyio.CancelScope(shield=True):  # a thread cannot be stopped: what it awaits through ctx.sync is cancelled
+            result = await call_in_thread("task", self._plain, args, kwargs)
+        return await result if isawaitable(result) else result
+
+    def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
+        self.recorder.history.begin()
+        self.body = current_caller()
+        return self.definition.fn(*args, **kwargs)
+
+    def ending(self) -> tuple[Statement | None, BaseException | None]:
+        """How the ended attempt is to be written, and the error that it ended with; no statement: it has no say."""
+        over, tasks, fence = self.recorder.over, self.recorder.store.tasks, self.recorder.fence
+        if isinstance(over, NonDeterministicStep):
+            return self._failed(over, None), over
+        if over is not None or self.reason == "lost":
+            return None, over
+        if self.reason == "timeout" and self.scope.cancel_called:
+            return self.timed_out(), None
+        if self._error is None:
+            return self._completed()
+        if self.reason == "cancel":
+            return tasks.cancelled(fence), None
+        if self.reason == "stop":
+            return tasks.release(fence), None
+        return self._failed(self._error, self._retry_in(self._error)), self._error
+
+    def forced_ending(self) -> Statement:
+        """How an attempt is written whose body has not ended in time. From any thread."""
+        tasks, fence = self.recorder.store.tasks, self.recorder.fence
+        if self.reason == "cancel":
+            return tasks.cancelled(fence)
+        return self.timed_out() if self.reason == "timeout" else tasks.release(fence)
+
+    def timed_out(self) -> Statement:
+        """The attempt has used up its timeout: retried as after any error, if its policy wants that."""
+        error = TimeoutError(f"the attempt took longer than its timeout of {self.task.timeout:g} seconds")
+        return self._failed(error, self._retry_in(error))
+
+    def _completed(self) -> tuple[Statement, BaseException | None]:
+        recorder = self.recorder
+        returns, limit = self.definition.signature.returns, self.context.max_payload
+        try:
+            text, _value = payload.record(self._result, returns, name="the result", error=InvalidResult, limit=limit)
+        except InvalidResult as error:
+            return self._failed(error, None), error
+        return recorder.store.tasks.complete(recorder.fence, text), None
+
+    def _retry_in(self, error: BaseException) -> float | None:
+        """Seconds until it is run again, if it is to be: whether retries are left, the store knows."""
+        if isinstance(error, Retry):
+            return self._after(error)
+        final = isinstance(error, Fail | InvalidInput | InvalidResult) or not isinstance(error, Exception)
+        if final or not self.definition.policy.wants(error, self.task.retry_count):
+            return None
+        return self.definition.policy.delay(error, self.task.retry_count)
+
+    def _after(self, error: Retry) -> float:
+        after = error.after
+        if after is None:
+            return self.definition.policy.delay(error, self.task.retry_count)
+        try:
+            if isinstance(after, datetime):
+                return max(0.0, (after.astimezone(UTC) - self.recorder.clock.now()).total_seconds())
+            return seconds(after, "after", zero=True)
+        except (InvalidInput, OverflowError):
+            return self.definition.policy.delay(error, self.task.retry_count)
+
+    def _failed(self, error: BaseException, retry_in: float | None) -> Statement:
+        return self.recorder.store.tasks.fail(
+            self.recorder.fence,
+            error_type=error_type_of(error),
+            error_message=error_text(error),
+            traceback=traceback_text(error) if error.__traceback__ is not None else None,
+            retry_in=retry_in,
+        )

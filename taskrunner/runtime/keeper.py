@@ -1,0 +1,271 @@
+"""The keeper of a supervisor's attempts: one keeping task for each, from its claim to the end of its row."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from taskrunner.authoring.context import TaskContext
+from taskrunner.authoring.history import History
+from taskrunner.authoring.recorder import Recorder
+from taskrunner.core.errors import LeaseLost, StoreBusy, StoreError, error_text, error_type_of
+from taskrunner.core.loop import LoopRef
+from taskrunner.core.model import Fence
+from taskrunner.core.states import TERMINAL
+from taskrunner.resources.sessions import Session
+from taskrunner.runtime.attempt import RunningTask
+from taskrunner.runtime.watchdog import Watchdog
+from taskrunner.storage.engine import Rejected, Unit
+
+if TYPE_CHECKING:
+    from taskrunner.authoring.definition import Host, TaskDefinition
+    from taskrunner.core.clock import Clock
+    from taskrunner.core.events import Events
+    from taskrunner.core.model import Task
+    from taskrunner.core.settings import Settings
+    from taskrunner.storage.engine import Outcome, Row, Statement
+    from taskrunner.storage.store import Store
+    from taskrunner.storage.tasks import Recovered
+
+LET_GO = 1.0
+"""Seconds that the bodies of a supervisor have to unwind when its lease is lost, before they are reported as leaked."""
+
+WRITE_AGAIN = 0.5
+"""Seconds after which an end that met a locked or full store is written again."""
+
+
+class Keeper:
+    """The running tasks of one supervisor incarnation. It belongs to the event loop."""
+
+    def __init__(
+        self,
+        store: Store,
+        definitions: Mapping[str, TaskDefinition[Any, Any]],
+        settings: Settings,
+        clock: Clock,
+        events: Events,
+        host: Host,
+        owner: str,
+    ) -> None:
+        self._store = store
+        self._definitions = definitions
+        self._settings = settings
+        self._clock = clock
+        self._events = events
+        self._host = host
+        self._owner = owner
+        self._loop = LoopRef()
+        self._watchdog = Watchdog(clock, events, settings.grace, self._force)
+        self._group: anyio.abc.TaskGroup | None = None
+        self._empty = anyio.Event()
+        self._asked: set[tuple[str, int]] = set()
+        self.running: dict[str, RunningTask] = {}
+        self.starting = 0
+        self.leaked: set[RunningTask] = set()
+        """Attempts whose body went on after their end was written: code that cannot be stopped."""
+        self.ended = 0
+        self.slots = settings.concurrency
+        self.on_free: Callable[[], None] = lambda: None
+
+    @asynccontextmanager
+    async def open(self, group: anyio.abc.TaskGroup) -> AsyncIterator[None]:
+        """Keep attempts in this task group, with the watchdog beside it."""
+        self._group = group
+        self._watchdog.start()
+        try:
+            yield
+        finally:
+            self._watchdog.close()
+
+    @property
+    def free(self) -> int:
+        """How many more tasks may run."""
+        return self.slots - len(self.running) - self.starting
+
+    async def take(self, task: Task, *, run: bool) -> None:
+        """Run a claimed task, or hand it back."""
+        definition = self._definitions.get(task.type)
+        if definition is None:
+            self._events.emit("task.unknown", task_id=task.id, task_type=task.type)
+            await self._end_unrun(task, self._store.tasks.release(task.fence, f"worker:{task.type}"))
+        elif not run:
+            await self._end_unrun(task, self._store.tasks.release(task.fence))
+        else:
+            assert self._group is not None
+            self.starting += 1
+            self._group.start_soon(self._keep, task, definition)
+
+    async def refuse_unreadable(self, row: Row) -> None:
+        """Fail a claimed row that cannot be read, so that it stands in nobody's way."""
+        fence = Fence(task_id=str(row[0]), owner=self._owner, attempt=int(str(row[18])), history_id=str(row[25]))
+        message = "its row is unreadable: something that is no taskrunner wrote it"
+        end = self._store.tasks.fail(fence, error_type="taskrunner.StoreError", error_message=message, retry_in=None)
+        await self._write_end(fence, end)
+
+    def tell_recovered(self, orphan: Recovered) -> None:
+        """Tell of a task that was found without a living owner."""
+        name = {"pending": "task.recovered", "failed": "task.quarantined"}.get(orphan.status, "task.cancelled")
+        fields = {"task_id": orphan.task_id, "task_type": orphan.type, "losses": orphan.losses}
+        self._events.emit(name, **fields)
+
+    async def look_for_cancels(self) -> None:
+        """Interrupt the running tasks whose cancel was asked for."""
+        for task_id, attempt in await self._store.tasks.cancel_requests(self._owner):
+            running = self.running.get(task_id)
+            if running is not None and running.task.attempt == attempt and (task_id, attempt) not in self._asked:
+                self._asked.add((task_id, attempt))
+                running.interrupt("cancel")
+                self._watchdog.force_after(running, self._settings.grace)
+
+    def write_progress(self) -> None:
+        """Write the progress that no step has carried along."""
+        for running in self.running.values():
+            statement = running.recorder.take_progress()
+            if statement is not None:
+                self._store.engine.submit(Unit((statement,)), self._progress_written(running))
+
+    def hand_back(self, patience: float) -> None:
+        """Ask every body to end, and hand its task back unharmed; after `patience` seconds whether it has ended or not."""
+        for running in list(self.running.values()):
+            running.interrupt("stop")
+            self._watchdog.force_after(running, patience)
+
+    def abandon_all(self) -> None:
+        """The lease is lost: every body has to end, and nothing of it will be kept."""
+        for running in list(self.running.values()):
+            running.interrupt("lost")
+            self._watchdog.force_after(running, LET_GO)
+
+    async def all_ended(self) -> None:
+        """Wait until no task of this incarnation is running."""
+        while self.running or self.starting:
+            self._empty = anyio.Event()
+            await self._empty.wait()
+
+    # ── one attempt ──────────────────────────────────────────────────────────────────────────────────────────────────
+    async def _keep(self, task: Task, definition: TaskDefinition[Any, Any]) -> None:
+        """Run one attempt from its recorded steps to the end of its row."""
+        with anyio.CancelScope(shield=True):
+            try:
+                running = await self._prepare(task, definition)
+            finally:
+                self.starting -= 1
+            self.running[task.id] = running
+            try:
+                self._events.emit("task.started", task_id=task.id, task_type=task.type, attempt=task.attempt)
+                self._watchdog.add(running)
+                running.start(self._host)
+                await running.stirred.wait()
+                if running.forced:
+                    await running.ended.wait()
+                elif running.body_ended:
+                    await self._settle(running)
+            finally:
+                self._watchdog.remove(running)
+                self._let_go(running)
+
+    async def _prepare(self, task: Task, definition: TaskDefinition[Any, Any]) -> RunningTask:
+        recorded = await self._store.journal.steps(task.history_id) if task.attempt > 1 else []
+        recorder = Recorder(self._store, task.fence, self._clock, History(recorded))
+        session = None
+        if task.session_id is not None:
+            row = await self._store.messages.session(task.session_id)
+            session = Session(row, lambda: self._store, self._clock)
+        context = TaskContext(task, recorder, session, max_payload=self._settings.max_payload)
+        return RunningTask(task, definition, recorder, context)
+
+    async def _settle(self, running: RunningTask) -> None:
+        """Write the end of an attempt whose body has ended."""
+        statement, error = running.ending()
+        if statement is None:
+            self._events.emit("task.fenced", task_id=running.task.id, task_type=running.task.type)
+            return
+        before = running.recorder.take_pending() if statement.name == "complete" else []
+        status = await self._write_end(running.task.fence, statement, before)
+        self._tell_end(running, statement, status, error)
+
+    def _let_go(self, running: RunningTask) -> None:
+        task = running.task
+        self.running.pop(task.id, None)
+        self._asked.discard((task.id, task.attempt))
+        if not running.body_ended:
+            running.recorder.end(LeaseLost())
+            self.leaked.add(running)
+            self._events.warn("task.leaked", task_id=task.id, task_type=task.type, reason=running.reason)
+        if not self.running:
+            self._empty.set()
+        self.on_free()
+
+    async def _write_end(self, fence: Fence, statement: Statement, before: list[Statement] | None = None) -> str | None:
+        """Write an end, however long the store is locked or full; None when the task is another's."""
+        while True:
+            try:
+                return await self._store.tasks.end(fence, statement, before or ())
+            except LeaseLost:
+                return None
+            except StoreBusy as error:
+                self._events.warn("store.trouble", error=str(error))
+                await anyio.sleep(WRITE_AGAIN)
+            except Rejected as error:
+                if statement.name == "fail":
+                    raise
+                statement, before = (
+                    self._store.tasks.fail(
+                        fence, error_type=error_type_of(error), error_message=error_text(error), retry_in=None
+                    ),
+                    None,
+                )
+
+    async def _end_unrun(self, task: Task, statement: Statement) -> None:
+        with anyio.CancelScope(shield=True):
+            await self._write_end(task.fence, statement)
+
+    def _tell_end(
+        self, running: RunningTask, statement: Statement, status: str | None, error: BaseException | None
+    ) -> None:
+        task = running.task
+        if status in TERMINAL:
+            self.ended += 1
+        name = {None: "task.fenced", "pending": "task.retried" if statement.name == "fail" else "task.released"}.get(
+            status, f"task.{status}"
+        )
+        fields: dict[str, object] = {"task_id": task.id, "task_type": task.type, "attempt": task.attempt}
+        if error is not None:
+            fields["error"] = error_text(error)
+        elif statement.name == "fail":
+            fields["error"] = statement.params["error_message"]
+        self._events.emit(name, **fields)
+
+    # ── from other threads ───────────────────────────────────────────────────────────────────────────────────────────
+    def _force(self, running: RunningTask) -> None:
+        """Write an attempt's end past the loop; in the watchdog's thread."""
+        statement = running.forced_ending()
+
+        def done(outcome: Outcome) -> None:
+            if isinstance(outcome, StoreBusy):
+                running.forced = False
+                self._watchdog.force_after(running, WRITE_AGAIN)
+                return
+            status = None if isinstance(outcome, StoreError) else str(outcome[-1][0][0])
+            self._loop.post(self._forced, running, statement, status)
+
+        unit = self._store.tasks.ending(running.task.fence, statement)
+        try:
+            self._store.engine.submit(unit, done)
+        except StoreError:
+            self._loop.post(running.moved_on)
+
+    def _forced(self, running: RunningTask, statement: Statement, status: str | None) -> None:
+        running.recorder.end(LeaseLost())
+        self._tell_end(running, statement, status, None)
+        running.moved_on()
+
+    def _progress_written(self, running: RunningTask) -> Callable[[Outcome], None]:
+        def done(outcome: Outcome) -> None:
+            if isinstance(outcome, StoreError) and not isinstance(outcome, StoreBusy):
+                self._loop.post(running.interrupt, "lost")
+
+        return done

@@ -1,0 +1,146 @@
+"""One supervisor's lease, and its eye on those of the others: who is dead, and whose tasks are free.
+
+A supervisor is dead when its lease has run out, or when its death can be proved (`liveness`). The lease is renewed by
+the writer's thread, so no user code can keep it from beating; expiry is judged with the clock as it stood before the
+sweep waited for anything, and not at all while our own beats are late: then the others may be waiting for the same lock.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import anyio
+
+from taskrunner.core.durations import stamp
+from taskrunner.core.errors import StoreError
+from taskrunner.core.loop import LoopRef
+from taskrunner.core.model import SupervisorRow
+from taskrunner.runtime.liveness import Identity, OwnLock, folder_of, judge, remove_locks, wait_for_death
+from taskrunner.storage.engine import Refused
+from taskrunner.storage.owners import NANOSECONDS
+from taskrunner.storage.sqlite_connection import version
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from anyio.abc import TaskGroup
+
+    from taskrunner.core.clock import Clock
+    from taskrunner.core.events import Events
+    from taskrunner.core.model import TaskType
+    from taskrunner.core.settings import Settings
+    from taskrunner.storage.engine import Outcome
+    from taskrunner.storage.store import Store
+
+
+class Lease:
+    """The incarnation of one supervisor: registered, beating, watching the others. `lost` is called on the loop."""
+
+    def __init__(
+        self, store: Store, settings: Settings, clock: Clock, events: Events, lost: Callable[[], None]
+    ) -> None:
+        self.id = clock.new_id()
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._events = events
+        self._tell_lost = lost
+        self._loop = LoopRef()
+        self._here = Identity.of_this_process(clock)
+        self._folder = folder_of(store.path)
+        self._lock: OwnLock | None = None
+        self._watched: dict[str, anyio.CancelScope] = {}
+        self._beat_at = clock.monotonic()
+        self._patient_until = 0.0
+
+    async def take(self, types: Iterable[TaskType]) -> None:
+        """Lock this incarnation's file, store its row and let its heart beat.
+
+        Raises:
+            StoreError: the store or the folder beside it cannot be written.
+        """
+        self._lock = OwnLock.take(self._store.path, self.id)
+        now = self._clock.now()
+        row = SupervisorRow(
+            id=self.id,
+            boot_id=self._here.boot_id,
+            pid=self._here.pid,
+            pid_namespace=self._here.pid_namespace,
+            start_time=self._here.start_time,
+            host=self._here.host,
+            lock_name=self._lock.name,
+            expires_at=0,
+            started_at=now,
+            beat_at=now,
+            ended_at=None,
+            ended_how=None,
+        )
+        try:
+            await self._store.owners.register(row, version(), self._settings.lease, types)
+        except BaseException:
+            self._lock.release()
+            raise
+        self._beat_at = self._clock.monotonic()
+        self._store.owners.keep_beating(self.id, self._settings.lease, self._settings.heartbeat, self._beaten)
+
+    async def give_up(self) -> None:
+        """End this incarnation: no task of it may be running any more."""
+        self._store.engine.stop_beat()
+        try:
+            await self._store.owners.retire(self.id)
+            living = {row.lock_name for row in await self._store.owners.living()}
+        except StoreError:
+            if self._lock is not None:
+                self._lock.release(keep_file=True)  # free: the proof for the others that nobody is here
+            return
+        if self._lock is not None:
+            self._lock.release()
+        remove_locks(self._folder, living)
+
+    async def sweep(self, group: TaskGroup) -> bool:
+        """Look at the other supervisors once; bury the dead, watch the living. True when somebody was buried."""
+        now = self._clock.monotonic()
+        rows = [row for row in await self._store.owners.living() if row.id != self.id]
+        dead = [(row.id, why) for row in rows if (why := judge(row, self._here, self._folder)) is not None]
+        late = now - self._beat_at > 1.5 * self._settings.heartbeat or now < self._patient_until
+        expired = [row for row in rows if row.boot_id == self._here.boot_id and row.expires_at <= now * NANOSECONDS]
+        for row in rows:
+            if row.id not in self._watched:
+                group.start_soon(self._watch, row)
+        for owner in set(self._watched) - {row.id for row in rows}:
+            self._watched.pop(owner).cancel()
+        if not dead and (late or not expired):
+            return False
+        await self._bury(dead, 0.0 if late else now)
+        return True
+
+    async def _watch(self, row: SupervisorRow) -> None:
+        """Wait for the end of another supervisor's process, and bury it at once."""
+        with anyio.CancelScope() as scope:
+            self._watched[row.id] = scope
+            how = await wait_for_death(row, self._here, self._folder)
+            try:
+                await self._bury([(row.id, how)], 0.0)
+            except StoreError as error:  # the next sweep tries again
+                self._events.warn("store.trouble", error=str(error))
+        self._watched.pop(row.id, None)
+
+    async def _bury(self, dead: list[tuple[str, str]], monotonic: float) -> None:
+        boot_id = self._here.boot_id
+        expired = await self._store.owners.bury(dead, boot_id=boot_id, me=self.id, monotonic=monotonic)
+        for owner, how in [*dead, *((owner, "its lease ran out") for owner in expired)]:
+            self._events.emit("supervisor.buried", supervisor_id=owner, how=how, at=stamp(self._clock.now()))
+        remove_locks(self._folder, {row.lock_name for row in await self._store.owners.living()})
+
+    def _beaten(self, outcome: Outcome) -> None:
+        """Hear of a beat, in the writer's thread."""
+        if isinstance(outcome, Refused):
+            self._store.engine.stop_beat()
+            self._loop.post(self._tell_lost)
+        elif isinstance(outcome, StoreError):
+            self._loop.post(self._events.warn, "store.trouble", error=str(outcome))
+        else:
+            now = self._clock.monotonic()
+            if now - self._beat_at > 1.5 * self._settings.heartbeat:
+                self._patient_until = now + self._settings.heartbeat
+            self._beat_at = now

@@ -1,0 +1,229 @@
+"""The supervisor: claims what is due, runs it, and stops without breaking anything.
+
+It is one task group: a loop that claims, one that sweeps, one that writes progress, and a keeper for each attempt.
+When its lease was taken (it had been suspended for too long) everything in it ends, and it begins again as another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import anyio
+
+from taskrunner.core.errors import StoreBusy, StoreError
+from taskrunner.runtime.keeper import Keeper
+from taskrunner.runtime.leases import Lease
+from taskrunner.storage.tasks import CANCEL, WORK
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from taskrunner.authoring.definition import Host, TaskDefinition
+    from taskrunner.core.clock import Clock
+    from taskrunner.core.events import Events
+    from taskrunner.core.settings import Settings
+    from taskrunner.storage.changes import News
+    from taskrunner.storage.store import Store
+    from taskrunner.storage.tasks import Claim
+
+SHOW_PROGRESS = 0.25
+"""Seconds between two writes of the progress that no step has carried along."""
+
+CLEAN_UP = 1.0
+"""Seconds that a body has to unwind when its supervisor stops and the grace is over."""
+
+HOT_QUEUES = 16
+"""Queues that are claimed from without being asked first whether they hold anything."""
+
+
+class Supervisor:
+    """Runs tasks of the given definitions from one store, in this process."""
+
+    def __init__(
+        self,
+        store: Store,
+        definitions: Mapping[str, TaskDefinition[Any, Any]],
+        settings: Settings,
+        clock: Clock,
+        events: Events,
+        host: Host,
+    ) -> None:
+        self._store = store
+        self._definitions = definitions
+        self._settings = settings
+        self._clock = clock
+        self._events = events
+        self._host = host
+        self._hot: dict[str, None] = {}
+        self._turns = 0
+        self._stopping = False
+        self._until_idle = False
+        self._news: News | None = None
+        self._lost = False
+        self._started = False
+        self._keeper: Keeper | None = None
+        self.ended = 0
+        """Tasks that came to a terminal state here."""
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Claim nothing more; running tasks have the grace to end, the rest is handed back. `at_once`: without grace."""
+        self._stopping = True
+        if self._news is not None:
+            self._news.wake()
+        if at_once and self._keeper is not None:
+            self._keeper.hand_back(CLEAN_UP)
+
+    async def run(
+        self, *, until_idle: bool = False, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Work until `stop`; with `until_idle` until nothing is running and nothing is due.
+
+        Raises:
+            StoreError: the store cannot be used any more.
+        """
+        self._until_idle = until_idle
+        while True:
+            self._lost = False
+            await self._incarnation(task_status)
+            if not self._lost or self._stopping:
+                return
+
+    async def _incarnation(self, task_status: anyio.abc.TaskStatus[None]) -> None:
+        lease = Lease(self._store, self._settings, self._clock, self._events, self._lease_lost)
+        await lease.take(definition.kind for definition in self._definitions.values())
+        keeper = Keeper(self._store, self._definitions, self._settings, self._clock, self._events, self._host, lease.id)
+        self._keeper = keeper
+        self._events.emit("supervisor.started", supervisor_id=lease.id, store=str(self._store.path))
+        try:
+            async with self._news_of(WORK) as self._news, anyio.create_task_group() as group, keeper.open(group):
+                keeper.on_free = self._news.wake
+                group.start_soon(self._sweeps, lease, group)
+                group.start_soon(self._watch_cancels, keeper)
+                group.start_soon(self._show_progress, keeper)
+                if not self._started:
+                    self._started = True
+                    task_status.started()
+                try:
+                    await self._claims(lease.id, keeper)
+                    self._events.emit("supervisor.stopping", supervisor_id=lease.id, running=len(keeper.running))
+                    await self._drain(keeper)
+                finally:
+                    with anyio.CancelScope(shield=True):
+                        await self._abandon(keeper)
+                group.cancel_scope.cancel()
+        finally:
+            self.ended += keeper.ended
+            with anyio.CancelScope(shield=True):
+                await lease.give_up()
+            self._events.emit("supervisor.stopped", supervisor_id=lease.id, leaked=len(keeper.leaked))
+
+    @asynccontextmanager
+    async def _news_of(self, *topics: str) -> AsyncIterator[News]:
+        with self._store.engine.listen(topics) as news:
+            yield news
+
+    # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    async def _claims(self, owner: str, keeper: Keeper) -> None:
+        assert self._news is not None
+        look_for_known = True
+        while not self._stopping and not self._lost:
+            if keeper.free <= 0:
+                await self._news.wait(self._settings.sweep)
+                continue
+            claim = await self._claim(owner, keeper, look_for_known)
+            look_for_known = False
+            if claim is None:
+                continue
+            if claim.tasks or (claim.queues and not self._stopping and self._may_claim(claim.queues)):
+                continue
+            if self._until_idle and keeper.free == keeper.slots and not claim.recovered:
+                return
+            look_for_known = not await self._news.wait(await self._pause())
+
+    async def _claim(self, owner: str, keeper: Keeper, look_for_known: bool) -> Claim | None:
+        """Claim once. The answer is not lost to a cancellation: what was claimed is run or handed back."""
+        known = list(self._definitions) if look_for_known else []
+        try:
+            with anyio.CancelScope(shield=True):
+                claim = await self._store.tasks.claim(
+                    owner, self._queues(), keeper.slots, known, only=self._settings.queues
+                )
+        except StoreBusy as error:
+            self._events.warn("store.trouble", error=str(error))
+            await anyio.sleep(self._settings.sweep)
+            return None
+        self._hot = dict.fromkeys([*(task.queue for task in claim.tasks), *claim.queues, *self._hot][:HOT_QUEUES])
+        for orphan in claim.recovered:
+            keeper.tell_recovered(orphan)
+        for task in claim.tasks:
+            await keeper.take(task, run=not self._stopping)
+        for row in claim.unreadable:
+            await keeper.refuse_unreadable(row)
+        return claim
+
+    def _queues(self) -> list[str]:
+        if self._settings.queues is not None:
+            return list(self._settings.queues)
+        names = sorted(self._hot)
+        self._turns += 1
+        turn = self._turns % len(names) if names else 0
+        return names[turn:] + names[:turn]  # each queue is first in its turn, so that none starves beside a full one
+
+    def _may_claim(self, left: list[str]) -> bool:
+        return self._settings.queues is None or any(name in self._settings.queues for name in left)
+
+    async def _pause(self) -> float:
+        """Seconds until there is something to do that no news will tell of."""
+        due = await self._store.tasks.next_due()
+        if due is None:
+            return self._settings.sweep
+        return min(self._settings.sweep, max(0.001, (due - self._clock.now()).total_seconds()))
+
+    # ── beside it ────────────────────────────────────────────────────────────────────────────────────────────────────
+    async def _sweeps(self, lease: Lease, group: anyio.abc.TaskGroup) -> None:
+        while True:
+            try:
+                await lease.sweep(group)
+            except StoreError as error:
+                self._events.warn("store.trouble", error=str(error))
+            await anyio.sleep(self._settings.sweep)
+
+    async def _watch_cancels(self, keeper: Keeper) -> None:
+        async with self._news_of(CANCEL) as news:
+            while True:
+                if keeper.running:
+                    try:
+                        await keeper.look_for_cancels()
+                    except StoreError as error:
+                        self._events.warn("store.trouble", error=str(error))
+                await news.wait(self._settings.sweep)
+
+    async def _show_progress(self, keeper: Keeper) -> None:
+        while True:
+            await anyio.sleep(SHOW_PROGRESS)
+            keeper.write_progress()
+
+    # ── stopping ─────────────────────────────────────────────────────────────────────────────────────────────────────
+    async def _drain(self, keeper: Keeper) -> None:
+        """Wait for the running tasks, at most the grace long; a lost lease leaves nothing to wait for."""
+        if self._lost:
+            return
+        with anyio.move_on_after(self._settings.grace):
+            await keeper.all_ended()
+
+    async def _abandon(self, keeper: Keeper) -> None:
+        """Hand back what still runs, and see it through: nothing is left running under our name."""
+        while keeper.free < keeper.slots:
+            keeper.hand_back(CLEAN_UP)
+            with anyio.move_on_after(CLEAN_UP):  # one that was just starting is asked in the next round
+                await keeper.all_ended()
+
+    def _lease_lost(self) -> None:
+        self._lost = True
+        if self._keeper is not None:
+            self._events.warn("lease.lost", running=len(self._keeper.running))
+            self._keeper.abandon_all()
+        if self._news is not None:
+            self._news.wake()

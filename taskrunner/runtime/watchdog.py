@@ -1,0 +1,124 @@
+"""The watchdog: a thread that ends attempts on time, whatever the event loop is doing.
+
+At an attempt's timeout it asks the body to end; when the grace is over it writes the end itself, past the loop. It also
+notices that the loop is blocked, and names the task that blocks it, once.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from taskrunner.core.loop import LoopRef, spawn_thread
+
+if TYPE_CHECKING:
+    from taskrunner.core.clock import Clock
+    from taskrunner.core.events import Events
+    from taskrunner.runtime.attempt import RunningTask
+
+BLOCKED_AFTER = 1.0
+"""Seconds without an answer of the event loop after which it counts as blocked."""
+
+LOOK = 0.25
+"""Seconds between two questions to the event loop while something runs."""
+
+
+class Watchdog:
+    """Watches the running attempts of one supervisor. `force` writes an attempt's end; it is called in the thread."""
+
+    def __init__(self, clock: Clock, events: Events, grace: float, force: Callable[[RunningTask], None]) -> None:
+        self._clock = clock
+        self._events = events
+        self._grace = grace
+        self._force = force
+        self._loop = LoopRef()
+        self._running: set[RunningTask] = set()
+        self._changed = threading.Condition()
+        self._closing = False
+        self._asked_at: float | None = None
+        self._warned = False
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread. A simulation calls `turn` instead."""
+        self._thread = spawn_thread("watchdog", self._work)
+
+    def close(self) -> None:
+        """End the thread. It blocks for a moment."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def add(self, running: RunningTask) -> None:
+        """Watch an attempt from now on; its timeout begins here."""
+        if running.task.timeout is not None:
+            running.deadline = self._clock.monotonic() + running.task.timeout
+        with self._changed:
+            self._running.add(running)
+            if len(self._running) == 1 or running.deadline is not None:
+                self._changed.notify()
+
+    def remove(self, running: RunningTask) -> None:
+        """Watch it no longer."""
+        with self._changed:
+            self._running.discard(running)
+
+    def force_after(self, running: RunningTask, delay: float) -> None:
+        """Write the attempt's end in `delay` seconds if it has not ended by itself; the earliest such moment counts."""
+        with self._changed:
+            moment = self._clock.monotonic() + delay
+            running.force_at = moment if running.force_at is None else min(running.force_at, moment)
+            self._changed.notify()
+
+    def turn(self) -> float | None:
+        """Do what is due, and return how many seconds to wait at most; None: until something changes."""
+        now = self._clock.monotonic()
+        with self._changed:
+            running = list(self._running)
+        for each in running:
+            if each.deadline is not None and now >= each.deadline:
+                each.deadline = None
+                if each.reason is None:
+                    each.reason = "timeout"
+                    self.force_after(each, self._grace)
+                    self._loop.post(each.interrupt, "timeout")
+            if each.force_at is not None and now >= each.force_at and not each.forced:
+                each.forced = True
+                self._force(each)
+        if not running:
+            self._asked_at = None
+            return None
+        self._ask(now, running)
+        moments = [each.deadline for each in running] + [each.force_at for each in running if not each.forced]
+        return min([LOOK, *(max(0.0, moment - now) for moment in moments if moment is not None)])
+
+    def _work(self) -> None:
+        while not self._closing:
+            pause = self.turn()
+            with self._changed:
+                if not self._closing and (pause is not None or not self._running):
+                    self._changed.wait(pause)
+
+    def _ask(self, now: float, running: list[RunningTask]) -> None:
+        """Ask the loop for an answer; without one for too long, say once who blocks it."""
+        if self._asked_at is None:
+            self._asked_at = now
+            self._loop.post(self._answer)
+        elif now - self._asked_at > BLOCKED_AFTER and not self._warned:
+            self._warned = True
+            body, place = self._loop.busy_with()
+            guilty = [each for each in running if each.body is body] or (running if len(running) == 1 else [])
+            self._events.warn(
+                "loop.blocked",
+                task_id=guilty[0].task.id if guilty else None,
+                task_type=guilty[0].task.type if guilty else None,
+                place=place,
+                seconds=round(now - self._asked_at, 1),
+            )
+
+    def _answer(self) -> None:
+        self._asked_at = None
+        self._warned = False
