@@ -66,11 +66,11 @@ class Checkpointer:
     def _work(self) -> None:
         connection = self._connect()
         while not self._closing.is_set():
+            self._wanted.clear()
             with suppress(apsw.Error, OSError), self._turn() as mine:  # it is tried again after the next commit
                 if mine:
                     self._checkpoint(connection)
             self._closing.wait(PAUSE)
-            self._wanted.clear()
             self._wanted.wait()
         connection.close()
 
