@@ -249,7 +249,6 @@ class Tasks:
     @overload
     def task(
         self,
-        /,
         *,
         name: str | None = None,
         queue: str = "default",
@@ -260,7 +259,7 @@ class Tasks:
         wait: Wait | None = None,
         max_losses: int | None = None,
     ) -> TaskDecorator: ...
-    def task(
+    def task(  # type: ignore[misc]  # mypy takes the `/` to be about `self` as well
         self,
         fn: Any = None,
         /,

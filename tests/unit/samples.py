@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from datetime import date
 from enum import Enum, IntEnum, StrEnum
-from typing import NamedTuple, NotRequired, TypedDict
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 
@@ -112,3 +112,10 @@ class Unbound:
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         raise RuntimeError("working outside of request context")
+
+
+def cyclic() -> list[Any]:
+    """A list that contains itself, one level down."""
+    value: list[Any] = [1]
+    value.append({"self": value})
+    return value

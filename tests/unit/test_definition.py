@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import functools
 import inspect
-import math
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta, timezone
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tenacity import wait_fixed
 
 from taskrunner.authoring.context import TaskContext
 from taskrunner.authoring.definition import BoundTask, Host, R, TaskDefinition, Tasks, current_host
 from taskrunner.authoring.handle import TaskHandle
 from taskrunner.core.errors import InvalidInput, NotOpen, UnknownTask
 from taskrunner.core.model import NewTask, TaskType
+from tests.unit.functions import research
 from tests.unit.samples import Silent
 
 if TYPE_CHECKING:
@@ -50,11 +49,6 @@ class Desk(Tasks):
         for definition in tasks.definitions.values():
             definition.hosts.append(self)
         return self
-
-
-async def research(ctx: TaskContext, topic: str, depth: int = 2) -> dict[str, int]:
-    """Find out."""
-    return {topic: depth}
 
 
 class Calculator:
@@ -118,7 +112,7 @@ async def test_a_task_stays_the_function_that_it_was() -> None:
     assert await task(context, "tea") == {"tea": 2}
     assert task.fn is research
     assert callable(task)
-    assert (task.__name__, task.__doc__, task.__module__) == ("research", "Find out.", __name__)  # type: ignore[attr-defined]
+    assert (task.__name__, task.__doc__, task.__module__) == ("research", research.__doc__, research.__module__)  # type: ignore[attr-defined]
     assert inspect.signature(task) == inspect.signature(research)
     assert repr(task) == "<task research>"
 
@@ -169,9 +163,7 @@ def test_a_name_is_taken_once() -> None:
     """A second task of the same name is refused, and the sentence says who was first."""
     tasks = Tasks("p.")
     tasks.task(research)
-    with pytest.raises(
-        InvalidInput, match=r"a task named 'p.research' is defined already, by .*test_definition.research"
-    ):
+    with pytest.raises(InvalidInput, match=r"a task named 'p.research' is defined already, by .*functions.research"):
         tasks.task(research)
     with pytest.raises(InvalidInput, match="defined already"):
         tasks.task(name="research")(lambda: 3)
@@ -202,96 +194,6 @@ def test_what_cannot_be_a_task_is_refused(fn: Any, rule: str) -> None:  # noqa: 
     with pytest.raises(InvalidInput, match=rule):
         tasks.task(fn)
     assert not tasks.definitions
-
-
-NAMES = ["", "x" * 201, "a\nb", "a\x00b", "\x7f", "\ud800", 3, b"x", True, ["x"], Silent()]
-HUGE = 10**5000
-DURATIONS: list[Any] = [
-    0,
-    -1,
-    math.nan,
-    math.inf,
-    "soon",
-    "0s",
-    "-1s",
-    True,
-    [],
-    Silent(),
-    HUGE,
-    timedelta(-1),
-    "1" * 99,
-]
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        *[("name", value) for value in NAMES],
-        *[("queue", value) for value in [*NAMES, None]],
-        *[("priority", value) for value in [-1, 10, 5.0, "5", True, None, HUGE, Silent()]],
-        *[("timeout", value) for value in DURATIONS],
-        *[("max_retries", value) for value in [-1, 1.5, "3", True, math.inf, 1_000_001, HUGE, Silent()]],
-        *[("max_losses", value) for value in [-1, 0, 1, 2, 1_001, 3.0, True, "5", HUGE]],
-        *[("retry", value) for value in ["ValueError", BaseException, (), 3]],
-        *[("wait", value) for value in [*DURATIONS, wait_fixed(0), len]],
-    ],
-    ids=lambda value: value if isinstance(value, str) and value.isidentifier() else type(value).__name__,
-)
-def test_a_definition_with_a_bad_option_is_refused(option: str, value: Any) -> None:  # noqa: ANN401 - anything is tried
-    """Every option is checked where the task is defined: one sentence with the option's name, and no task."""
-    tasks = Tasks()
-    options: dict[str, Any] = {option: value}
-    with pytest.raises(InvalidInput) as caught:
-        tasks.task(**options)(research)
-    assert caught.value.path == option
-    assert option in str(caught.value)
-    assert len(str(caught.value)) < 500
-    assert not tasks.definitions
-
-
-NAIVE = datetime(2026, 1, 1)  # noqa: DTZ001 - that is the point
-
-
-@pytest.mark.parametrize(
-    ("options", "path"),
-    [
-        *[({"priority": value}, "priority") for value in [-1, 10, 5.0, "5", True, HUGE, Silent()]],
-        *[({"queue": value}, "queue") for value in NAMES],
-        *[({"unique_key": value}, "unique_key") for value in NAMES],
-        *[({"idempotency_key": value}, "idempotency_key") for value in NAMES],
-        *[({"session_id": value}, "session_id") for value in NAMES],
-        *[({"max_retries": value}, "max_retries") for value in [-1, 1.5, True, "3", 1_000_001, HUGE]],
-        *[({"timeout": value}, "timeout") for value in DURATIONS],
-        *[({"delay": value}, "delay") for value in DURATIONS if value not in (0, "0s")],
-        *[({"run_at": value}, "run_at") for value in [NAIVE, "2026-01-01", 3, NAIVE.min, Silent()]],
-        ({"run_at": datetime.max.replace(tzinfo=timezone(timedelta(hours=-5)))}, "run_at"),
-        ({"delay": 1, "run_at": EPOCH}, "run_at"),
-        ({"on_conflict": "ignore", "unique_key": "k"}, "on_conflict"),
-        ({"on_conflict": Silent(), "unique_key": "k"}, "on_conflict"),
-        ({"on_conflict": ["reuse"], "unique_key": "k"}, "on_conflict"),
-        ({"on_conflict": "reject"}, "on_conflict"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_an_enqueue_with_a_bad_option_is_refused(options: dict[str, Any], path: str) -> None:
-    """Every option of an enqueue is checked when it is given: one sentence with the option's name."""
-    task = Tasks().task(research)
-    with pytest.raises(InvalidInput) as caught:
-        task.options(**options)
-    assert caught.value.path == path
-    assert path in str(caught.value)
-    assert len(str(caught.value)) < 500
-
-
-@pytest.mark.parametrize("unknown", ["prio", "concurrency", "rate", "deadline", "budget", "schedule"])
-def test_an_unknown_option_is_an_error_of_the_call(unknown: str) -> None:
-    """As Python itself says it; what later stages bring is not there yet."""
-    task = Tasks().task(research)
-    options: dict[str, Any] = {unknown: 1}
-    with pytest.raises(TypeError, match=f"unexpected keyword argument '{unknown}'"):
-        task.options(**options)
-    with pytest.raises(TypeError, match="unexpected keyword argument"):
-        Tasks().task(**options)
 
 
 def test_a_bound_task_holds_what_will_be_stored() -> None:
