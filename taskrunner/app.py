@@ -31,6 +31,7 @@ from taskrunner.core.settings import Settings, read_pyproject, resolve
 from taskrunner.core.states import OnConflict
 from taskrunner.resources.sessions import Sessions
 from taskrunner.runtime.supervisor import Supervisor
+from taskrunner.runtime.workshop import Workshop
 from taskrunner.storage.store import Store
 from taskrunner.storage.tasks import KeyTaken
 
@@ -115,7 +116,7 @@ class TaskRunner(Tasks):
         self._events.on(event, listener)
 
     @contextmanager
-    def override(self, *, db: str | Path | None = None, **settings: Any) -> Iterator[Self]:
+    def override(self, *, db: str | Path | None = None, **settings: object) -> Iterator[Self]:
         """Other settings than the code's own, for tests and for programs that start this one; for the next opening."""
         before = self._override
         self._override = {
@@ -229,7 +230,15 @@ class TaskRunner(Tasks):
         with self.override(concurrency=concurrency, queues=None if queues is None else list(queues)):
             given = resolve(None, self._override, self._code, os.environ, read_pyproject(Path("pyproject.toml")))
         async with self:
-            yield Supervisor(self.store, self.definitions, given, self._clock, self._events, self)
+            workshop = Workshop(
+                store=self.store,
+                definitions=self.definitions,
+                settings=given,
+                clock=self._clock,
+                events=self._events,
+                host=self,
+            )
+            yield Supervisor(workshop)
 
     # ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────
     @overload
@@ -238,7 +247,7 @@ class TaskRunner(Tasks):
     async def enqueue(
         self,
         name: str,
-        input: Mapping[str, JSON] = ...,  # noqa: A002 - the contract's name
+        input: Mapping[str, JSON] = ...,
         /,
         *,
         priority: int | None = None,
@@ -250,11 +259,15 @@ class TaskRunner(Tasks):
         on_conflict: OnConflict = "reuse",
         idempotency_key: str | None = None,
         max_retries: int | None = None,
-        timeout: Duration | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - the task's own, not this call's
     ) -> TaskHandle[Any]: ...
     async def enqueue(
-        self, bound: BoundTask[Any] | str, input: Mapping[str, JSON] | None = None, /, **options: Any
-    ) -> TaskHandle[Any]:  # noqa: A002
+        self,
+        bound: BoundTask[Any] | str,
+        input: Mapping[str, JSON] | None = None,  # noqa: A002 - the contract's name
+        /,
+        **options: Any,
+    ) -> TaskHandle[Any]:
         """Enqueue a bound task, or one by its type's name and a JSON object; it is durable when this returns.
 
         By name nothing is checked but that it is JSON, and its size: this program may not know the type. The options
@@ -293,11 +306,11 @@ class TaskRunner(Tasks):
                 return [TaskHandle(self, task_id, each.returns) for task_id, each in zip(ids, many, strict=True)]
 
     def handle(self, task_id: str, /) -> TaskHandle[Any]:
-        """A handle to a task that was enqueued earlier; nothing is looked up. Its result is typed if its task gives it."""
+        """A handle to a task that was enqueued earlier; nothing is looked up. `task.handle(id)` is a typed one."""
         return TaskHandle(self, task_id)
 
     def _complete(self, new: NewTask) -> NewTask:
-        """Fill in what the type says of itself, where this program knows it; else the store's row of the type counts."""
+        """Fill in what the type says of itself, if this program knows it; else the store's row of the type counts."""
         definition = self.definitions.get(new.type)
         if definition is None:
             return new

@@ -13,9 +13,9 @@ import anyio.lowlevel
 
 from taskrunner.authoring.retry import RetryOn, RetryPolicy, Wait
 from taskrunner.authoring.steps import StepOptions, StepRunner, current_step, step_options
+from taskrunner.core.bridge import Bridge
 from taskrunner.core.durations import Duration, moment, seconds, stamp
 from taskrunner.core.errors import AttemptOver, InvalidInput, NoSession, NotInStep, NotInTask, safe_text
-from taskrunner.core.bridge import Bridge
 from taskrunner.core.loop import LoopRef, acting_for
 from taskrunner.core.model import Message
 from taskrunner.core.payload import decode, encode
@@ -108,7 +108,7 @@ class TaskContext(StepRunner):
             raise NotInStep
         return step.idempotency_key
 
-    def options(  # noqa: PLR0913 - the contract's own options
+    def options(
         self,
         *,
         retry: RetryOn | None = None,
@@ -118,10 +118,10 @@ class TaskContext(StepRunner):
         returns: Any = None,  # noqa: ANN401 - a type
         key: str | None = None,
     ) -> StepRunner:
-        """Options for the step that is called on the answer: `await ctx.options(timeout="30s").step("fetch", fetch, url)`.
+        """Options for the step called on the answer: `await ctx.options(timeout="30s").step("fetch", fetch, url)`.
 
         `retry`: for which errors the function is called again (default: any), `max_retries`: how often (default 0),
-        `wait`: after how long (default: exponential from 1 s to 300 s). These tries belong to one attempt: after a crash
+        `wait`: after how long (default: exponential from 1 s to 300 s). The tries belong to an attempt: after a crash
         they start afresh. `timeout` is of one try, in seconds or like "30s". `returns`: the type of the result, where
         `fn` does not say. `key`: tells apart calls of one name from several async tasks.
 
@@ -210,7 +210,6 @@ class _TaskBridge(Bridge):
 
     def __call__(self, coroutine: Coroutine[Any, Any, Any], /) -> Any:  # noqa: ANN401 - the coroutine's own
         """Run the coroutine on the event loop and return its result, or raise its error."""
-
         thread = threading.current_thread()
 
         async def guarded() -> Any:  # noqa: ANN401 - as above

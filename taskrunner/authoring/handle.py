@@ -129,7 +129,7 @@ class TaskHandle(Generic[R_co]):
                 await news.wait(LOOK_AGAIN)
 
 
-class DuplicateTask(TaskRunnerError):  # noqa: N818 - the name is the contract's
+class DuplicateTask(TaskRunnerError):
     """An unfinished task holds this unique key; `handle` is its handle."""
 
     def __init__(self, message: str, handle: TaskHandle[Any]) -> None:

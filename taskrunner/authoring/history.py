@@ -100,14 +100,14 @@ class History:
             there = self._turns.get(number.turn)
             if there is not None and there is not step:
                 message = (
-                    f"step {number.label!r} is called where {there.name!r} was recorded (call {number.turn} of the body): "
-                    "the task's code has changed, or it does not take the same steps each time"
+                    f"step {number.label!r} is called where {there.name!r} was recorded (call {number.turn}): "
+                    "the task has changed, or it does not take the same steps each time"
                 )
                 raise NonDeterministicStep(message)
             if step is not None and step.turn is not None and step.turn != number.turn:
                 message = (
-                    f"step {number.label!r} was recorded as call {step.turn} of the body and is now call {number.turn}: "
-                    "the task's code has changed, or it does not take the same steps each time"
+                    f"step {number.label!r} was recorded as call {step.turn} and is now call {number.turn}: "
+                    "the task has changed, or it does not take the same steps each time"
                 )
                 raise NonDeterministicStep(message)
         return step

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 import anyio
 
-from taskrunner.core.hints import is_async
 from taskrunner.authoring.retry import RetryPolicy
 from taskrunner.core import payload
 from taskrunner.core.errors import (
@@ -26,6 +25,7 @@ from taskrunner.core.errors import (
     error_text,
     error_type_of,
 )
+from taskrunner.core.hints import is_async
 from taskrunner.core.loop import call_in_thread
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ class StepRunner:
     @overload
     def step(self, name: str, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, T]: ...
     def step(self, name: str, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Any]:
-        """Run `fn(*args, **kwargs)` until its result is recorded, then never again: later attempts get what is recorded.
+        """Run `fn(*args, **kwargs)` until its result is recorded, then never again: later attempts get the record.
 
         The value is always the one decoded from the record, the first time too: by `options(returns=…)`, else by `fn`'s
         return annotation, else as plain JSON. A plain function runs in a thread.
@@ -203,13 +203,13 @@ def _name(value: object, what: str) -> str:
     return value
 
 
-def step_options(  # noqa: PLR0913 - the contract's own options
+def step_options(
     *,
     policy: RetryPolicy | None,
     max_retries: int,
     timeout: float | None,
-    returns: Any,
-    key: str | None,  # noqa: ANN401
+    returns: Any,  # noqa: ANN401 - any annotation
+    key: str | None,
 ) -> StepOptions:
     """Check a step's options.
 

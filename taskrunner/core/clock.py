@@ -25,7 +25,7 @@ class Clock:
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Seconds of CLOCK_MONOTONIC: comparable between the processes of one boot, deaf to changes of the wall clock."""
+        """Seconds of CLOCK_MONOTONIC: the same in all processes of one boot, deaf to changes of the wall clock."""
         return time.monotonic()
 
     def boot_id(self) -> str:

@@ -52,7 +52,7 @@ class TaskRunnerError(Exception):
         super().__init__(message or _first_line(type(self)))
 
 
-class TaskFailed(TaskRunnerError):  # noqa: N818 - the name is the contract's
+class TaskFailed(TaskRunnerError):
     """The task failed."""
 
     def __init__(self, task_id: str, error_type: str, details: str) -> None:
@@ -62,7 +62,7 @@ class TaskFailed(TaskRunnerError):  # noqa: N818 - the name is the contract's
         self.details = details
 
 
-class TaskCancelled(TaskRunnerError):  # noqa: N818 - the name is the contract's
+class TaskCancelled(TaskRunnerError):
     """The task was cancelled."""
 
     def __init__(self, task_id: str) -> None:
@@ -70,7 +70,7 @@ class TaskCancelled(TaskRunnerError):  # noqa: N818 - the name is the contract's
         self.task_id = task_id
 
 
-class StepFailed(TaskRunnerError):  # noqa: N818 - the name is the contract's
+class StepFailed(TaskRunnerError):
     """The step's function raised; `__cause__` holds the original the first time, on replay there is none."""
 
     def __init__(self, step: str, error_type: str, details: str) -> None:
@@ -80,15 +80,15 @@ class StepFailed(TaskRunnerError):  # noqa: N818 - the name is the contract's
         self.details = details
 
 
-class TaskNotFound(TaskRunnerError, LookupError):  # noqa: N818 - the name is the contract's
+class TaskNotFound(TaskRunnerError, LookupError):
     """No task has this id."""
 
 
-class UnknownTask(TaskRunnerError, LookupError):  # noqa: N818 - the name is the contract's
+class UnknownTask(TaskRunnerError, LookupError):
     """No task type of this name is registered here."""
 
 
-class InvalidInput(TaskRunnerError, ValueError):  # noqa: N818 - the name is the contract's
+class InvalidInput(TaskRunnerError, ValueError):
     """The input was refused; `path` names the offending value, such as `topics[2].since`."""
 
     def __init__(self, message: str = "", /, *, path: str = "") -> None:
@@ -100,7 +100,7 @@ class PayloadTooLarge(InvalidInput):
     """The JSON of this value is larger than `max_payload`."""
 
 
-class InvalidResult(TaskRunnerError, TypeError):  # noqa: N818 - the name is the contract's
+class InvalidResult(TaskRunnerError, TypeError):
     """The result has no JSON form, or does not fit its annotation; `path` names the offending value."""
 
     def __init__(self, message: str = "", /, *, path: str = "") -> None:
@@ -108,23 +108,23 @@ class InvalidResult(TaskRunnerError, TypeError):  # noqa: N818 - the name is the
         self.path = path
 
 
-class AmbiguousStep(TaskRunnerError):  # noqa: N818 - the name is the contract's
+class AmbiguousStep(TaskRunnerError):
     """One step name was used from several async tasks: give each its own name, or `ctx.options(key=…)`."""
 
 
-class NotOpen(TaskRunnerError, RuntimeError):  # noqa: N818 - the name is the contract's
+class NotOpen(TaskRunnerError, RuntimeError):
     """The runner is not open: use it inside `async with runner`, `runner.working()`, or through `runner.sync`."""
 
 
-class NotInTask(TaskRunnerError, LookupError):  # noqa: N818 - the name is the contract's
+class NotInTask(TaskRunnerError, LookupError):
     """There is no current task: `TaskContext.current()` works inside a task's body only."""
 
 
-class NotInStep(TaskRunnerError, LookupError):  # noqa: N818 - the name is the contract's
+class NotInStep(TaskRunnerError, LookupError):
     """There is no current step: `ctx.idempotency_key` is read inside a step's function only."""
 
 
-class NoSession(TaskRunnerError, LookupError):  # noqa: N818 - the name is the contract's
+class NoSession(TaskRunnerError, LookupError):
     """There is no such session."""
 
 
@@ -132,15 +132,15 @@ class StoreError(TaskRunnerError):
     """The store cannot be opened or used."""
 
 
-class StoreBusy(StoreError):  # noqa: N818 - the name is the contract's
+class StoreBusy(StoreError):
     """Nothing was written, because the store is locked or its disk is full: it is safe to send this again."""
 
 
-class StoreUnknown(StoreError):  # noqa: N818 - the name is the contract's
+class StoreUnknown(StoreError):
     """The write was lost during COMMIT and could not be looked up: it may or may not have happened."""
 
 
-class Retry(TaskRunnerError):  # noqa: N818 - the name is the contract's
+class Retry(TaskRunnerError):
     """Raised by a task: end this attempt and run the task again.
 
     `after` is how long to wait (seconds, `"90s"`, a timedelta) or when to run (an aware datetime); by default the
@@ -152,7 +152,7 @@ class Retry(TaskRunnerError):  # noqa: N818 - the name is the contract's
         self.after = after
 
 
-class Fail(TaskRunnerError):  # noqa: N818 - the name is the contract's
+class Fail(TaskRunnerError):
     """Raised by a task: it failed for good, whatever retries are left."""
 
     def __init__(self, reason: str, /) -> None:
@@ -160,7 +160,7 @@ class Fail(TaskRunnerError):  # noqa: N818 - the name is the contract's
 
 
 class AttemptOver(BaseException):
-    """This attempt may do nothing more: let it pass. A BaseException, so that `except Exception` does not compensate."""
+    """This attempt may do nothing more: let it pass; `except Exception` does not see it, so nothing is undone."""
 
     def __init__(self, message: str = "", /) -> None:
         super().__init__(message or _first_line(type(self)))

@@ -46,5 +46,5 @@ class Events:
     def _tell(listener: Listener, fields: Mapping[str, object]) -> None:
         try:
             listener(fields)
-        except Exception:
+        except Exception:  # noqa: BLE001 - whatever a listener raises, the others still have to hear
             _log.exception("a listener of %s raised", fields["event"])

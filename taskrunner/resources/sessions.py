@@ -103,7 +103,7 @@ class Session:
     def __repr__(self) -> str:
         return f"<session {self.id} {self.title!r}>"
 
-    async def add(  # noqa: PLR0913 - a message's own columns
+    async def add(
         self,
         role: Role,
         content: str,
@@ -113,7 +113,7 @@ class Session:
         tool_call_id: str | None = None,
         parent_msg_id: str | None = None,
         token_count: int | None = None,
-        payload: JSON = None,  # noqa: A002 - the contract's name
+        payload: JSON = None,
     ) -> Message:
         """Add a message; it is durable when this returns.
 

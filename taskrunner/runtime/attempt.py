@@ -140,10 +140,8 @@ class RunningTask:
             return self.timed_out(), None
         if self._error is None:
             return self._completed()
-        if self.reason == "cancel":
-            return tasks.cancelled(fence), None
-        if self.reason == "stop":
-            return tasks.release(fence), None
+        if self.reason in {"cancel", "stop"}:
+            return (tasks.cancelled if self.reason == "cancel" else tasks.release)(fence), None
         return self._failed(self._error, self._retry_in(self._error)), self._error
 
     def forced_ending(self) -> Statement:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -21,13 +21,10 @@ from taskrunner.runtime.watchdog import Watchdog
 from taskrunner.storage.engine import Rejected, Unit
 
 if TYPE_CHECKING:
-    from taskrunner.authoring.definition import Host, TaskDefinition
-    from taskrunner.core.clock import Clock
-    from taskrunner.core.events import Events
+    from taskrunner.authoring.definition import TaskDefinition
     from taskrunner.core.model import Task
-    from taskrunner.core.settings import Settings
+    from taskrunner.runtime.workshop import Workshop
     from taskrunner.storage.engine import Outcome, Row, Statement
-    from taskrunner.storage.store import Store
     from taskrunner.storage.tasks import Recovered
 
 LET_GO = 1.0
@@ -42,24 +39,22 @@ class Keeper:
 
     def __init__(
         self,
-        store: Store,
-        definitions: Mapping[str, TaskDefinition[Any, Any]],
-        settings: Settings,
-        clock: Clock,
-        events: Events,
-        host: Host,
+        workshop: Workshop,
         owner: str,
+        group: anyio.abc.TaskGroup,
+        on_free: Callable[[], None],
     ) -> None:
-        self._store = store
-        self._definitions = definitions
-        self._settings = settings
-        self._clock = clock
-        self._events = events
-        self._host = host
+        self._store = workshop.store
+        self._definitions = workshop.definitions
+        self._settings = workshop.settings
+        self._clock = workshop.clock
+        self._events = workshop.events
+        self._host = workshop.host
         self._owner = owner
+        self._group = group
+        self._on_free = on_free
         self._loop = LoopRef()
-        self._watchdog = Watchdog(clock, events, settings.grace, self._force)
-        self._group: anyio.abc.TaskGroup | None = None
+        self._watchdog = Watchdog(self._clock, self._events, self._settings.grace, self._force)
         self._empty = anyio.Event()
         self._asked: set[tuple[str, int]] = set()
         self.running: dict[str, RunningTask] = {}
@@ -67,13 +62,11 @@ class Keeper:
         self.leaked: set[RunningTask] = set()
         """Attempts whose body went on after their end was written: code that cannot be stopped."""
         self.ended = 0
-        self.slots = settings.concurrency
-        self.on_free: Callable[[], None] = lambda: None
+        self.slots = self._settings.concurrency
 
     @asynccontextmanager
-    async def open(self, group: anyio.abc.TaskGroup) -> AsyncIterator[None]:
-        """Keep attempts in this task group, with the watchdog beside it."""
-        self._group = group
+    async def open(self) -> AsyncIterator[None]:
+        """Keep attempts, with the watchdog beside them."""
         self._watchdog.start()
         try:
             yield
@@ -94,7 +87,6 @@ class Keeper:
         elif not run:
             await self._end_unrun(task, self._store.tasks.release(task.fence))
         else:
-            assert self._group is not None
             self.starting += 1
             self._group.start_soon(self._keep, task, definition)
 
@@ -128,7 +120,7 @@ class Keeper:
                 self._store.engine.submit(Unit((statement,)), self._progress_written(running))
 
     def hand_back(self, patience: float) -> None:
-        """Ask every body to end, and hand its task back unharmed; after `patience` seconds whether it has ended or not."""
+        """Ask every body to end, and hand its task back unharmed; after `patience` seconds in any case."""
         for running in list(self.running.values()):
             running.interrupt("stop")
             self._watchdog.force_after(running, patience)
@@ -197,7 +189,7 @@ class Keeper:
             self._events.warn("task.leaked", task_id=task.id, task_type=task.type, reason=running.reason)
         if not self.running:
             self._empty.set()
-        self.on_free()
+        self._on_free()
 
     async def _write_end(self, fence: Fence, statement: Statement, before: list[Statement] | None = None) -> str | None:
         """Write an end, however long the store is locked or full; None when the task is another's."""

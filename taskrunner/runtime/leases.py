@@ -1,8 +1,8 @@
 """One supervisor's lease, and its eye on those of the others: who is dead, and whose tasks are free.
 
 A supervisor is dead when its lease has run out, or when its death can be proved (`liveness`). The lease is renewed by
-the writer's thread, so no user code can keep it from beating; expiry is judged with the clock as it stood before the
-sweep waited for anything, and not at all while our own beats are late: then the others may be waiting for the same lock.
+the writer's thread, so no user code can keep it from beating. Expiry is judged with the clock as it stood before the
+sweep waited for anything, and not at all while our own beats are late: the others may be waiting for the same lock.
 """
 
 from __future__ import annotations

@@ -6,9 +6,7 @@ When its lease was taken (it had been suspended for too long) everything in it e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -18,14 +16,10 @@ from taskrunner.runtime.leases import Lease
 from taskrunner.storage.tasks import CANCEL, WORK
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Callable
 
-    from taskrunner.authoring.definition import Host, TaskDefinition
-    from taskrunner.core.clock import Clock
-    from taskrunner.core.events import Events
-    from taskrunner.core.settings import Settings
+    from taskrunner.runtime.workshop import Workshop
     from taskrunner.storage.changes import News
-    from taskrunner.storage.store import Store
     from taskrunner.storage.tasks import Claim
 
 SHOW_PROGRESS = 0.25
@@ -41,26 +35,18 @@ HOT_QUEUES = 16
 class Supervisor:
     """Runs tasks of the given definitions from one store, in this process."""
 
-    def __init__(
-        self,
-        store: Store,
-        definitions: Mapping[str, TaskDefinition[Any, Any]],
-        settings: Settings,
-        clock: Clock,
-        events: Events,
-        host: Host,
-    ) -> None:
-        self._store = store
-        self._definitions = definitions
-        self._settings = settings
-        self._clock = clock
-        self._events = events
-        self._host = host
+    def __init__(self, workshop: Workshop) -> None:
+        self._workshop = workshop
+        self._store = workshop.store
+        self._definitions = workshop.definitions
+        self._settings = workshop.settings
+        self._clock = workshop.clock
+        self._events = workshop.events
         self._hot: dict[str, None] = {}
         self._turns = 0
         self._stopping = False
         self._until_idle = False
-        self._news: News | None = None
+        self._wake: Callable[[], None] = lambda: None
         self._lost = False
         self._started = False
         self._keeper: Keeper | None = None
@@ -68,10 +54,9 @@ class Supervisor:
         """Tasks that came to a terminal state here."""
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Claim nothing more; running tasks have the grace to end, the rest is handed back. `at_once`: without grace."""
+        """Claim nothing more; running tasks have the grace to end (`at_once`: none), the rest is handed back."""
         self._stopping = True
-        if self._news is not None:
-            self._news.wake()
+        self._wake()
         if at_once and self._keeper is not None:
             self._keeper.hand_back(CLEAN_UP)
 
@@ -93,46 +78,53 @@ class Supervisor:
     async def _incarnation(self, task_status: anyio.abc.TaskStatus[None]) -> None:
         lease = Lease(self._store, self._settings, self._clock, self._events, self._lease_lost)
         await lease.take(definition.kind for definition in self._definitions.values())
-        keeper = Keeper(self._store, self._definitions, self._settings, self._clock, self._events, self._host, lease.id)
-        self._keeper = keeper
         self._events.emit("supervisor.started", supervisor_id=lease.id, store=str(self._store.path))
+        keeper: Keeper | None = None
         try:
-            async with self._news_of(WORK) as self._news, anyio.create_task_group() as group, keeper.open(group):
-                keeper.on_free = self._news.wake
-                group.start_soon(self._sweeps, lease, group)
-                group.start_soon(self._watch_cancels, keeper)
-                group.start_soon(self._show_progress, keeper)
-                if not self._started:
-                    self._started = True
-                    task_status.started()
-                try:
-                    await self._claims(lease.id, keeper)
-                    self._events.emit("supervisor.stopping", supervisor_id=lease.id, running=len(keeper.running))
-                    await self._drain(keeper)
-                finally:
-                    with anyio.CancelScope(shield=True):
-                        await self._abandon(keeper)
-                group.cancel_scope.cancel()
+            with self._store.engine.listen((WORK,)) as news:
+                async with anyio.create_task_group() as group:
+                    keeper = self._keeper = Keeper(self._workshop, lease.id, group, news.wake)
+                    self._wake = news.wake
+                    async with keeper.open():
+                        await self._work(lease, keeper, news, group, task_status)
+                    group.cancel_scope.cancel()
         finally:
-            self.ended += keeper.ended
             with anyio.CancelScope(shield=True):
                 await lease.give_up()
-            self._events.emit("supervisor.stopped", supervisor_id=lease.id, leaked=len(keeper.leaked))
+            leaked = 0 if keeper is None else len(keeper.leaked)
+            self.ended += 0 if keeper is None else keeper.ended
+            self._events.emit("supervisor.stopped", supervisor_id=lease.id, leaked=leaked)
 
-    @asynccontextmanager
-    async def _news_of(self, *topics: str) -> AsyncIterator[News]:
-        with self._store.engine.listen(topics) as news:
-            yield news
+    async def _work(
+        self,
+        lease: Lease,
+        keeper: Keeper,
+        news: News,
+        group: anyio.abc.TaskGroup,
+        task_status: anyio.abc.TaskStatus[None],
+    ) -> None:
+        group.start_soon(self._sweeps, lease, group)
+        group.start_soon(self._watch_cancels, keeper)
+        group.start_soon(self._show_progress, keeper)
+        if not self._started:
+            self._started = True
+            task_status.started()
+        try:
+            await self._claims(lease.id, keeper, news)
+            self._events.emit("supervisor.stopping", supervisor_id=lease.id, running=len(keeper.running))
+            await self._drain(keeper)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._abandon(keeper)
 
     # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────────
-    async def _claims(self, owner: str, keeper: Keeper) -> None:
-        assert self._news is not None
+    async def _claims(self, owner: str, keeper: Keeper, news: News) -> None:
         look_for_known = True
         while not self._stopping and not self._lost:
             if keeper.free <= 0:
-                await self._news.wait(self._settings.sweep)
+                await news.wait(self._settings.sweep)
                 continue
-            claim = await self._claim(owner, keeper, look_for_known)
+            claim = await self._claim(owner, keeper, look_for_known=look_for_known)
             look_for_known = False
             if claim is None:
                 continue
@@ -140,9 +132,9 @@ class Supervisor:
                 continue
             if self._until_idle and keeper.free == keeper.slots and not claim.recovered:
                 return
-            look_for_known = not await self._news.wait(await self._pause())
+            look_for_known = not await news.wait(await self._pause())
 
-    async def _claim(self, owner: str, keeper: Keeper, look_for_known: bool) -> Claim | None:
+    async def _claim(self, owner: str, keeper: Keeper, *, look_for_known: bool) -> Claim | None:
         """Claim once. The answer is not lost to a cancellation: what was claimed is run or handed back."""
         known = list(self._definitions) if look_for_known else []
         try:
@@ -191,7 +183,7 @@ class Supervisor:
             await anyio.sleep(self._settings.sweep)
 
     async def _watch_cancels(self, keeper: Keeper) -> None:
-        async with self._news_of(CANCEL) as news:
+        with self._store.engine.listen((CANCEL,)) as news:
             while True:
                 if keeper.running:
                     try:
@@ -225,5 +217,4 @@ class Supervisor:
         if self._keeper is not None:
             self._events.warn("lease.lost", running=len(self._keeper.running))
             self._keeper.abandon_all()
-        if self._news is not None:
-            self._news.wake()
+        self._wake()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from taskrunner.storage.changes import News
 
-Value: TypeAlias = None | int | float | str | bytes
+Value: TypeAlias = int | float | str | bytes | None
 Row: TypeAlias = tuple[Value, ...]
 Rows: TypeAlias = list[Row]
 
@@ -105,7 +105,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """One named query of a `.sql` file; its parameters are bound by position (a fifth of the cost of binding by name)."""
+    """One named query of a `.sql` file; its parameters are bound by position, at a fifth of the cost."""
 
     name: str
     sql: str

@@ -47,7 +47,7 @@ class _Heart:
 
 
 class GroupCommit:
-    """Commits units in groups on a thread of its own. `commit` writes a list of units and returns an outcome for each."""
+    """Commits units in groups on a thread of its own. `commit` writes a list of units and returns their outcomes."""
 
     def __init__(
         self,

@@ -49,7 +49,7 @@ class Owners:
         await self._engine.write(Unit((Statement("register_supervisor", me, expect_rows=1), forget, *known)))
 
     def keep_beating(self, supervisor_id: str, lease: float, interval: float, lost: Callable[[Outcome], None]) -> None:
-        """Renew the lease every `interval` seconds from the writer's thread; each outcome is told to `lost`'s caller."""
+        """Renew the lease every `interval` seconds, from the writer's thread; `lost` is told each outcome."""
 
         def make() -> Unit:
             now: dict[str, Value] = {

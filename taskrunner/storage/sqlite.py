@@ -82,12 +82,12 @@ class SQLiteEngine:
         guard.check_access(path, writing=writing)
         engine = cls(path, clock=clock, busy_timeout=busy_timeout, durability=durability, writing=writing, vfs=vfs)
         try:
-            await call_in_thread("opening", engine._open)  # noqa: SLF001 - its own
+            await call_in_thread("opening", engine._open)
         except BaseException:
-            engine._let_go()  # noqa: SLF001 - its own
+            engine._let_go()
             raise
         if writing:
-            engine._group.start()  # noqa: SLF001 - its own
+            engine._group.start()
         return engine
 
     async def read(self, statement: Statement) -> Rows:
@@ -153,7 +153,7 @@ class SQLiteEngine:
             first.close()
 
     def _lock(self, hold: SharedHold) -> None:
-        """Lock the file as being in use; another process may have it for itself for a moment, while it opens or closes."""
+        """Lock the file as being in use; another process that opens or closes it may have it for itself."""
         for pause in patience(self._busy_timeout):
             try:
                 hold.lock()

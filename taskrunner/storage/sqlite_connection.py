@@ -63,7 +63,7 @@ def connect(
 
 
 def patience(seconds: float, step: float = 0.02) -> Iterator[Callable[[], object]]:
-    """Pauses of `step` seconds for about `seconds` in all: `for pause in patience(5): … pause()`. It blocks its thread."""
+    """Give pauses of `step` seconds, for about `seconds` in all: call each one to wait, which blocks the thread."""
     event = threading.Event()
     for _ in range(int(seconds / step)):
         yield lambda: event.wait(step)
@@ -143,7 +143,7 @@ def version() -> str:
         return "0"
 
 
-def translate(error: apsw.Error, path: Path) -> StoreError:
+def translate(error: apsw.Error, path: Path) -> StoreError:  # noqa: PLR0911 - a table, one line for each code
     """Say what an error of SQLite means for the caller, in one sentence."""
     code = getattr(error, "result", None)
     if code in (apsw.SQLITE_BUSY, apsw.SQLITE_LOCKED):

@@ -172,7 +172,7 @@ class Writer:
 
 
 def _instead(outcomes: list[Outcome], error: StoreError, *, certain: bool = False) -> list[Outcome]:
-    """The same outcomes, but nobody is told of a success. `certain`: nothing was written, so it is safe to try again."""
+    """The same outcomes, but nobody is told of a success; `certain`: nothing was written, it is safe to try again."""
     if certain and not isinstance(error, StoreBusy):
         error = StoreBusy(f"{error}; nothing was written")
     return [outcome if isinstance(outcome, StoreError) else error for outcome in outcomes]

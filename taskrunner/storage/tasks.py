@@ -31,7 +31,7 @@ def task_topic(task_id: str) -> str:
     return f"task:{task_id}"
 
 
-class KeyTaken(TaskRunnerError):  # noqa: N818 - the authoring floor turns it into DuplicateTask
+class KeyTaken(TaskRunnerError):
     """An unfinished task holds this unique key."""
 
     def __init__(self, new: NewTask) -> None:
@@ -170,7 +170,7 @@ class TaskStore:
         """The body returned `output`, a JSON text. A task whose cancel was acknowledged becomes cancelled instead."""
         return self._end("complete", fence, output=output)
 
-    def fail(  # noqa: PLR0913 - one statement's parameters
+    def fail(
         self,
         fence: Fence,
         *,
@@ -179,7 +179,7 @@ class TaskStore:
         traceback: str | None = None,
         retry_in: float | None,
     ) -> Statement:
-        """The body raised. `retry_in`: seconds until it is run again while retries are left; None: it failed for good."""
+        """The body raised. `retry_in`: seconds until it is run again, if retries are left; None: it failed for good."""
         run_at = stamp(after(self._clock.now(), retry_in or 0.0))
         return self._end(
             "fail",
@@ -264,7 +264,7 @@ class TaskStore:
         status: Status = rows[0][0]  # type: ignore[assignment]
         return status
 
-    async def rows(  # noqa: PLR0913 - one filter each
+    async def rows(
         self,
         *,
         status: Status | None = None,

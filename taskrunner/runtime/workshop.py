@@ -1,0 +1,28 @@
+"""What a supervisor works with, handed down its floor in one piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from taskrunner.authoring.definition import Host, TaskDefinition
+    from taskrunner.core.clock import Clock
+    from taskrunner.core.events import Events
+    from taskrunner.core.settings import Settings
+    from taskrunner.storage.store import Store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """One store, the task types that are known here, and the seams."""
+
+    store: Store
+    definitions: Mapping[str, TaskDefinition[..., Any]]
+    settings: Settings
+    clock: Clock
+    events: Events
+    host: Host
+    """The runner, as the bodies' own tasks see it."""
