@@ -17,7 +17,7 @@ class Restart:
     recorded: int
     """Steps that were recorded at that moment."""
     recovery: float | None
-    """Seconds until the new process began its first step; None: it began none."""
+    """Seconds until a process that was started since then began its first step; None: none did."""
 
 
 @dataclass(slots=True)
@@ -75,7 +75,9 @@ def _restarts(effects: Sequence[Effect]) -> Iterable[Restart]:
         if effect.event == "recorded":
             recorded.add((effect.task, effect.step))
         elif effect.event == "spawn" and any(earlier.event == "start" for earlier in effects[:place]):
-            first = next((one for one in effects[place:] if one.event == "start" and one.pid == effect.pid), None)
+            later = effects[place:]
+            ours = {one.pid for one in later if one.event in {"spawn", "rested"}}
+            first = next((one for one in later if one.event == "start" and one.pid in ours), None)
             yield Restart(len(recorded), None if first is None else _seconds(effect.time, first.time))
 
 

@@ -10,8 +10,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import click
-
 from taskrunner.cli.common import Door
 from taskrunner.core.clock import Clock
 from taskrunner.core.durations import stamp
@@ -30,8 +28,6 @@ UNREADABLE = (StoreError, TaskNotFound, RecursionError, ValueError, TypeError)
 _ID, _STATUS = 0, 7
 """Places in a row of a task, for rows of which nothing more can be read."""
 
-_NO_DB = "no store is named: use --db PATH, or set TASKRUNNER_DB"
-
 
 def settings_of(door: Door) -> Settings:
     """The settings as a command without a user's code sees them.
@@ -47,11 +43,8 @@ async def open_to_read(settings: Settings) -> AsyncIterator[Store]:
     """Open the store that the settings name.
 
     Raises:
-        UsageError: none is named.
-        StoreError: it cannot be opened.
+        StoreError: none is named, or it cannot be opened.
     """
-    if not settings.db:
-        raise click.UsageError(_NO_DB)
     async with Store.open(settings, Clock(), writing=False) as store:
         yield store
 

@@ -31,7 +31,7 @@ def knob_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @click.command("run")
 @click.argument("app")
-@click.option("--until-idle", is_flag=True, help="End when nothing is left to do.")
+@click.option("--until-idle", is_flag=True, help="End when nothing is running and nothing is due.")
 @click.option("--queue", "queues", multiple=True, metavar="NAME", help="Take tasks from this queue; may be repeated.")
 @click.option("--allow-unsafe-mount", is_flag=True, help="Use a network or FUSE mount all the same.")
 @knob_options

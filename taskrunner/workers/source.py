@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import io
 import os
+import threading
 import tokenize
 import warnings
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,9 @@ SURVEYED = "<surveyed>"
 
 # What the compiler has to say about a surveyed file is no warning about this program.
 warnings.filterwarnings("ignore", module=SURVEYED)
+
+_parsing = threading.Lock()
+"""CPython 3.11 counts the depth of its parser once for all threads: two at once end in a SystemError."""
 
 _NO_CODE = frozenset(
     {
@@ -133,7 +137,8 @@ def measure(source: bytes, file: str) -> Measures:
         SyntaxError: Python cannot parse it.
         ValueError: it holds bytes that no source may hold.
     """
-    tree = ast.parse(source, filename=SURVEYED)
+    with _parsing:
+        tree = ast.parse(source, filename=SURVEYED)
     result = Measures(files=1, lines=len(source.splitlines()))
     docstrings: set[int] = set()
     for node in ast.walk(tree):
