@@ -85,7 +85,7 @@ class TaskRunner(Tasks):
         self._settings: Settings | None = None
         self._closing: AsyncExitStack | None = None
         self._opened = 0
-        self.sessions = Sessions(lambda: self.store, self._clock)
+        self.sessions = Sessions(lambda: self.store)
         self.tasks = TaskList(self)
 
     # ── define ───────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -127,6 +127,15 @@ class TaskRunner(Tasks):
             yield self
         finally:
             self._override = before
+
+    @contextmanager
+    def clocked(self, clock: Clock) -> Iterator[Self]:
+        """Another clock for time and chance, for tests and simulations; for the next opening."""
+        before, self._clock = self._clock, clock
+        try:
+            yield self
+        finally:
+            self._clock = before
 
     # ── open ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     @property

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
 
-    from taskrunner.core.clock import Clock
     from taskrunner.storage.store import Store
 
 MAX_LIST = 1_000
@@ -45,9 +44,8 @@ current_sink: ContextVar[Sink | None] = ContextVar("current_sink", default=None)
 class Sessions:
     """The store's conversations."""
 
-    def __init__(self, store_of: Callable[[], Store], clock: Clock) -> None:
+    def __init__(self, store_of: Callable[[], Store]) -> None:
         self._store_of = store_of
-        self._clock = clock
 
     async def create(self, *, title: str = "", model: str | None = None, system_prompt: str | None = None) -> Session:
         """Begin a conversation; it is durable when this returns.
@@ -60,7 +58,7 @@ class Sessions:
             model=None if model is None else _text(model, "model"),
             system_prompt=None if system_prompt is None else _text(system_prompt, "system_prompt"),
         )
-        return Session(row, self._store_of, self._clock)
+        return Session(row, self._store_of)
 
     async def get(self, session_id: str, /) -> Session:
         """One conversation.
@@ -68,7 +66,7 @@ class Sessions:
         Raises:
             NoSession: no session has this id.
         """
-        return Session(await self._store_of().messages.session(session_id), self._store_of, self._clock)
+        return Session(await self._store_of().messages.session(session_id), self._store_of)
 
     async def list(
         self, *, status: SessionStatus | None = "active", limit: int = 50, after: str | None = None
@@ -82,13 +80,13 @@ class Sessions:
             message = f"limit={limit!r}: a number from 1 to {MAX_LIST:,} is wanted"
             raise InvalidInput(message, path="limit")
         rows = await self._store_of().messages.sessions(status=status, limit=limit, after=after)
-        return [Session(row, self._store_of, self._clock) for row in rows]
+        return [Session(row, self._store_of) for row in rows]
 
 
 class Session:
     """One conversation, as it stood when it was read, and what can be done to it."""
 
-    def __init__(self, row: SessionRow, store_of: Callable[[], Store], clock: Clock) -> None:
+    def __init__(self, row: SessionRow, store_of: Callable[[], Store]) -> None:
         self.id: str = row.id
         self.title: str = row.title
         self.status: SessionStatus = row.status
@@ -98,7 +96,6 @@ class Session:
         self.created_at: datetime = row.created_at
         self.updated_at: datetime = row.updated_at
         self._store_of = store_of
-        self._clock = clock
 
     def __repr__(self) -> str:
         return f"<session {self.id} {self.title!r}>"
@@ -126,7 +123,7 @@ class Session:
             NoSession: the session is gone or deleted.
         """
         new = _message(
-            self._clock.new_id(), self.id, role, content,
+            self._store_of().messages.new_id(), self.id, role, content,
             {"tool_calls": list(tool_calls), "tool_call_id": tool_call_id, "parent_msg_id": parent_msg_id,
              "token_count": token_count, "payload": payload},
         )  # fmt: skip

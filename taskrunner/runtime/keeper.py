@@ -165,7 +165,7 @@ class Keeper:
         session = None
         if task.session_id is not None:
             row = await self._store.messages.session(task.session_id)
-            session = Session(row, lambda: self._store, self._clock)
+            session = Session(row, lambda: self._store)
         context = TaskContext(task, recorder, session, max_payload=self._settings.max_payload)
         return RunningTask(task, definition, recorder, context)
 

@@ -43,10 +43,14 @@ class MessageStore:
         self._engine = engine
         self._clock = clock
 
+    def new_id(self) -> str:
+        """An id for a message that is to be added."""
+        return self._clock.new_id()
+
     async def create_session(self, *, title: str, model: str | None, system_prompt: str | None) -> SessionRow:
         """Store a new conversation; durable when it returns."""
         params = {
-            "id": self._clock.new_id(),
+            "id": self.new_id(),
             "title": title,
             "model": model,
             "system_prompt": system_prompt,

@@ -165,7 +165,6 @@ async def refused(ctx: TaskContext) -> None:
     await ctx.step("f", f(1))  # type: ignore[call-overload]
     await ctx.step(f, 1)  # type: ignore[call-overload]
     ctx.step("f", f, 1)  # type: ignore[unused-coroutine]
-    ctx.session.title = "x"  # type: ignore[misc]
     (await runner.tasks.get("id")).status = "failed"  # type: ignore[misc]
 
 

@@ -1,0 +1,101 @@
+"""Helpers for the tests of those who write tasks: real stores in temporary files, and a clock that stands still.
+
+```python
+async def test_reminder() -> None:
+    async with harness(runner) as lab:
+        handle = await remind.options(delay="3d").enqueue("ada")
+        await lab.advance("3d")
+        assert await handle.result() == "reminded ada"
+```
+"""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from taskrunner.app import TaskRunner
+from taskrunner.core.clock import Clock
+from taskrunner.core.durations import Duration, after, aware, seconds
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from taskrunner.authoring.definition import Tasks
+
+START = datetime(2026, 1, 1, 12, tzinfo=UTC)
+"""Where a harness's clock stands unless it is told."""
+
+
+class StillClock(Clock):
+    """A wall clock that stands still until it is moved. Leases and timeouts go on by the machine's own clock."""
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now
+
+    def now(self) -> datetime:
+        """Where it stands."""
+        return self._now
+
+    def move(self, duration: float) -> None:
+        """Go on by `duration` seconds."""
+        self._now = after(self._now, duration)
+
+
+class Harness:
+    """A runner on a temporary file, with a clock that stands still until it is told to move."""
+
+    def __init__(self, runner: TaskRunner, clock: StillClock) -> None:
+        self.runner = runner
+        self._clock = clock
+
+    @property
+    def now(self) -> datetime:
+        """Where the clock stands."""
+        return self._clock.now()
+
+    async def advance(self, duration: Duration, /) -> None:
+        """Move the clock (seconds, or like "3d"), then work until nothing is due.
+
+        Raises:
+            InvalidInput: not a duration, or a negative one.
+        """
+        self._clock.move(seconds(duration, "duration", zero=True))
+        await self.drain()
+
+    async def drain(self) -> int:
+        """Work until nothing is running and nothing is due; the number of tasks that ended."""
+        return await self.runner.drain()
+
+
+@asynccontextmanager
+async def temp_runner(*tasks: Tasks, **settings: Any) -> AsyncIterator[TaskRunner]:  # noqa: ANN401 - a runner's own
+    """A runner with these tasks, working on a temporary file by the machine's own clock.
+
+    `settings` are those of `TaskRunner`. The file is removed in the end.
+    """
+    with TemporaryDirectory(prefix="taskrunner-") as folder:
+        runner = TaskRunner(Path(folder) / "test.db", **settings)
+        for each in tasks:
+            runner.include(each)
+        async with runner.working():
+            yield runner
+
+
+@asynccontextmanager
+async def harness(runner: TaskRunner, /, *, now: datetime | None = None) -> AsyncIterator[Harness]:
+    """Put a program's own runner on a temporary file, with a clock that stands still at `now` (default: START).
+
+    Nothing works by itself: `advance` and `drain` do. The runner is as it was in the end.
+
+    Raises:
+        InvalidInput: `now` has no time zone.
+    """
+    clock = StillClock(START if now is None else aware(now, "now"))
+    with TemporaryDirectory(prefix="taskrunner-") as folder, runner.override(db=Path(folder) / "test.db"):
+        with runner.clocked(clock):
+            async with runner:
+                yield Harness(runner, clock)
