@@ -88,6 +88,9 @@ class TaskRunner(Tasks):
         self.sessions = Sessions(lambda: self.store)
         self.tasks = TaskList(self)
 
+    def __repr__(self) -> str:
+        return f"<TaskRunner on {self._override.get('db') or self._code['db'] or 'no store named in code'}>"
+
     # ── define ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def include(self, tasks: Tasks, /, *more: Tasks) -> None:
         """Take in the tasks of other modules.

@@ -95,7 +95,10 @@ async def harness(runner: TaskRunner, /, *, now: datetime | None = None) -> Asyn
         InvalidInput: `now` has no time zone.
     """
     clock = StillClock(START if now is None else aware(now, "now"))
-    with TemporaryDirectory(prefix="taskrunner-") as folder, runner.override(db=Path(folder) / "test.db"):
-        with runner.clocked(clock):
-            async with runner:
-                yield Harness(runner, clock)
+    with (
+        TemporaryDirectory(prefix="taskrunner-") as folder,
+        runner.override(db=Path(folder) / "test.db"),
+        runner.clocked(clock),
+    ):
+        async with runner:
+            yield Harness(runner, clock)
