@@ -229,9 +229,10 @@ def _no_form(value: object) -> str:
 
 
 def _not_plain(value: object) -> str:
-    if _is_coroutine(value):
-        return _no_form(value)
-    return f"without a type annotation only plain JSON is taken, not a value of type {type_name(value)}"
+    kind = type(value)
+    if issubclass(kind, (Enum, str, int, float, *LEAVES)) or children(value) is not None:
+        return f"without a type annotation only plain JSON is taken, not a value of type {type_name(value)}"
+    return _no_form(value)
 
 
 def _label(key: Any) -> str:  # noqa: ANN401 - any key

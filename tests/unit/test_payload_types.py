@@ -93,6 +93,7 @@ def test_texts_and_numbers_of_a_subclass_are_written_as_what_they_are(value: obj
         (datetime(2026, 1, 1, tzinfo=UTC), str, "x", "expected str, got datetime"),
         (Query(text=b"abc"), Query, "x.text", "expected str, got bytes"),  # type: ignore[arg-type]
         ([Query("a", tags=["b", 3])], list[Query], "x[0].tags[1]", "expected str, got int"),  # type: ignore[list-item]
+        (Decimal("1.5"), float, "x", "expected float, got str"),
         (True, int, "x", "expected int, got bool"),
         (1.5, int, "x", "expected int, got float"),
         ("3", int, "x", "expected int, got str"),
@@ -142,7 +143,6 @@ def test_what_is_not_of_its_annotated_type_is_refused(value: object, annotation:
         {"a": [1, (2,)]},
         [{"b": {1: 2}}],
         {Text("a"): 1, 2: 3},
-        Silent(),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -151,6 +151,8 @@ def test_without_an_annotation_only_plain_json_is_kept(value: object, annotation
     """What would come back as something else is refused at once, with the advice to annotate it."""
     with pytest.raises(InvalidResult, match="without a type annotation"):
         payload.record(value, annotation, name="x", error=InvalidResult)
+    with pytest.raises(InvalidResult, match=r"^x\[0\]: a value of type Silent has no JSON form$"):
+        payload.record([Silent(), value], annotation, name="x", error=InvalidResult)
 
 
 queries = st.builds(Query, st.text(), st.none() | st.dates(), st.lists(st.text()))

@@ -104,6 +104,8 @@ def test_arguments_are_stored_by_name_without_the_context(
         (plain, (1,), {"z": "a"}, 'extra["z"]', "expected float, got str"),
         (plain, (1,), {"flag": 1}, "flag", "expected bool, got int"),
         (strict, (), {"a": 1}, "a", "'a'"),
+        (Tool().half, (Decimal("1.5"),), {}, "a", "expected float, got str"),
+        (rich, (msgspec.Raw(b"{bad"), {"limit": 1}), {}, "query", "Raw"),
         (loose, ((1, 2),), {}, "value", "without a type annotation"),
         (loose, ([1, {"a": {2}}],), {}, 'value[1]["a"]', "without a type annotation"),
         (loose, ([math.nan],), {}, "value[0]", "nan has no JSON form"),
