@@ -212,12 +212,19 @@ class TaskRunner(Tasks):
         Raises:
             StoreError: the store cannot be opened or used.
         """
-        async with self._supervisor(concurrency, queues) as supervisor, anyio.create_task_group() as group:
-            await group.start(_run_in_background, supervisor)
-            try:
-                yield self
-            finally:
-                supervisor.stop()
+        error: Exception | None = None
+        async with self._supervisor(concurrency, queues) as supervisor:
+            with _lone_errors():
+                async with anyio.create_task_group() as group:
+                    await group.start(_run_in_background, supervisor)
+                    try:
+                        yield self
+                    except Exception as raised:  # noqa: BLE001 - raised again below, not as part of a group
+                        error = raised
+                    finally:
+                        supervisor.stop()
+            if error is not None:
+                raise error
 
     async def run(
         self, *, concurrency: int | None = None, queues: Sequence[str] | None = None, until_idle: bool = False
@@ -226,15 +233,18 @@ class TaskRunner(Tasks):
 
         `until_idle`: also end when nothing is running and nothing is due. The rest is as in `working`.
         """
-        async with self._supervisor(concurrency, queues) as supervisor, anyio.create_task_group() as group:
-            await group.start(_obey_signals, supervisor)
-            await supervisor.run(until_idle=until_idle)
-            group.cancel_scope.cancel()
+        async with self._supervisor(concurrency, queues) as supervisor:
+            with _lone_errors():
+                async with anyio.create_task_group() as group:
+                    await group.start(_obey_signals, supervisor)
+                    await supervisor.run(until_idle=until_idle)
+                    group.cancel_scope.cancel()
 
     async def drain(self, *, queues: Sequence[str] | None = None) -> int:
         """Work until nothing is running and nothing is due; the number of tasks that ended."""
         async with self._supervisor(None, queues) as supervisor:
-            await supervisor.run(until_idle=True)
+            with _lone_errors():
+                await supervisor.run(until_idle=True)
             return supervisor.ended
 
     @asynccontextmanager
@@ -347,6 +357,18 @@ def _bound_by_name(name: object, given: object, options: Mapping[str, Any]) -> B
         **enqueue_options(**options),
     )
     return BoundTask(new.type, new, payload.UNTYPED)
+
+
+@contextmanager
+def _lone_errors() -> Iterator[None]:
+    """One error leaves as itself: that it came from a task group is nobody's business outside."""
+    try:
+        yield
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+            error = error.exceptions[0]
+        raise error from None
 
 
 async def _run_in_background(supervisor: Supervisor, *, task_status: anyio.abc.TaskStatus[None]) -> None:

@@ -18,7 +18,8 @@ from taskrunner.core.durations import Duration, moment, seconds, stamp
 from taskrunner.core.errors import AttemptOver, InvalidInput, NoSession, NotInStep, NotInTask, safe_text
 from taskrunner.core.loop import LoopRef, acting_for
 from taskrunner.core.model import Message
-from taskrunner.core.payload import decode, encode
+from taskrunner.core.payload import decode, encode, why_unsupported
+from taskrunner.core.places import shown
 from taskrunner.storage.rows import message_of
 
 if TYPE_CHECKING:
@@ -128,6 +129,9 @@ class TaskContext(StepRunner):
         Raises:
             InvalidInput: an option is out of its bounds.
         """
+        if returns is not None and (why := why_unsupported(returns)) is not None:
+            message = f"returns={shown(returns)}: {why}"
+            raise InvalidInput(message, path="returns")
         policy = RetryPolicy(retry, wait) if retry is not None or wait is not None else None
         limit = None if timeout is None else seconds(timeout, "timeout")
         checked = step_options(policy=policy, max_retries=max_retries, timeout=limit, returns=returns, key=key)
@@ -143,10 +147,10 @@ class TaskContext(StepRunner):
         """
         self._recorder.check()
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
-            text = f"fraction={fraction!r}: a number from 0.0 to 1.0 is wanted"
+            text = f"fraction={shown(fraction)}: a number from 0.0 to 1.0 is wanted"
             raise InvalidInput(text, path="fraction")
         if not isinstance(message, str):
-            text = f"message={message!r}: a text is wanted"
+            text = f"message={shown(message)}: a text is wanted"
             raise InvalidInput(text, path="message")
         self._recorder.show(float(fraction), safe_text(message))
         await anyio.lowlevel.checkpoint()

@@ -11,6 +11,7 @@ from taskrunner.core import payload
 from taskrunner.core.durations import Duration, seconds
 from taskrunner.core.errors import InvalidInput, InvalidResult, TaskCancelled, TaskFailed, TaskRunnerError, safe_text
 from taskrunner.core.model import Task, TaskInfo
+from taskrunner.core.places import shown
 from taskrunner.core.states import TERMINAL, Status
 from taskrunner.storage.rows import task_of
 from taskrunner.storage.tasks import task_topic
@@ -118,7 +119,7 @@ class TaskHandle(Generic[R_co]):
             TaskNotFound: no task has this id.
         """
         if not isinstance(reason, str):
-            message = f"reason={reason!r}: a text is wanted"
+            message = f"reason={shown(reason)}: a text is wanted"
             raise InvalidInput(message, path="reason")
         return await self._client.store.tasks.cancel(self._id, safe_text(reason))
 

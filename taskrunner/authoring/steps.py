@@ -27,6 +27,7 @@ from taskrunner.core.errors import (
 )
 from taskrunner.core.hints import is_async
 from taskrunner.core.loop import call_in_thread
+from taskrunner.core.places import shown
 
 if TYPE_CHECKING:
     from taskrunner.authoring.history import Number
@@ -106,7 +107,7 @@ class StepRunner:
         self._recorder.check()
         name = _name(name, "name")
         if not callable(fn):
-            message = f"step {name!r}: fn={fn!r} is not a function (pass the function itself and its arguments)"
+            message = f"step {name!r}: fn={shown(fn)} is not a function (pass the function itself and its arguments)"
             raise InvalidInput(message, path="fn")
         if current_step.get() is not None:
             message = f"step {name!r} is called inside another step: a replay skips that one, and this one with it"
@@ -198,7 +199,7 @@ def _name(value: object, what: str) -> str:
         InvalidInput: empty, too long, or with characters that cannot be stored.
     """
     if not isinstance(value, str) or not value or len(value) > MAX_NAME or not value.isprintable():
-        message = f"{what}={value!r}: a step's {what} is a printable text of 1 to {MAX_NAME} characters"
+        message = f"{what}={shown(value)}: a step's {what} is a printable text of 1 to {MAX_NAME} characters"
         raise InvalidInput(message, path=what)
     return value
 
@@ -217,7 +218,7 @@ def step_options(
         InvalidInput: one of them is out of its bounds.
     """
     if isinstance(max_retries, bool) or not isinstance(max_retries, int) or max_retries < 0:
-        message = f"max_retries={max_retries!r}: a number of 0 or more is wanted"
+        message = f"max_retries={shown(max_retries)}: a number of 0 or more is wanted"
         raise InvalidInput(message, path="max_retries")
     shape = payload.UNTYPED if returns is None else returns
     return StepOptions(policy, max_retries, timeout, shape, "" if key is None else _name(key, "key"))

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, TypeAlias
 
 from taskrunner.core.errors import InvalidInput
+from taskrunner.core.places import shown
 
 Duration: TypeAlias = float | str | timedelta
 """Seconds as a number, a text such as `"90s"`, `"15m"`, `"2h"`, `"30d"` (also `"250ms"`), or a timedelta."""
@@ -30,7 +31,9 @@ def seconds(value: Duration, name: str, *, zero: bool = False) -> float:
     number = _number(value, name)
     if not math.isfinite(number) or number < 0 or number > MAX_SECONDS or (number == 0 and not zero):
         rule = "0 or more" if zero else "more than 0"
-        message = f"{name}={value!r}: a duration must be {rule} and at most a hundred years, in seconds or like '90s'"
+        message = (
+            f"{name}={shown(value)}: a duration must be {rule} and at most a hundred years, in seconds or like '90s'"
+        )
         raise InvalidInput(message, path=name)
     return number
 
@@ -45,7 +48,7 @@ def _number(value: Duration, name: str) -> float:
             return float(value)
         except OverflowError:
             return math.inf
-    message = f"{name}={value!r}: not a duration; write seconds, or a number with ms, s, m, h or d, such as '90s'"
+    message = f"{name}={shown(value)}: not a duration; write seconds, or a number with ms, s, m, h or d, such as '90s'"
     raise InvalidInput(message, path=name)
 
 
@@ -56,7 +59,7 @@ def aware(moment: datetime, name: str) -> datetime:
         InvalidInput: it has no time zone, or no UTC instant stands for it.
     """
     if not isinstance(moment, datetime):
-        message = f"{name}={moment!r}: not a datetime"
+        message = f"{name}={shown(moment)}: not a datetime"
         raise InvalidInput(message, path=name)
     if moment.tzinfo is None or moment.utcoffset() is None:
         message = f"{name}={moment.isoformat()}: a datetime needs a time zone, such as datetime.now(UTC)"

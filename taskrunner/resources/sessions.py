@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from taskrunner.core import payload
 from taskrunner.core.errors import InvalidInput
 from taskrunner.core.model import JSON, Message, SessionRow
+from taskrunner.core.places import shown
 from taskrunner.core.states import ROLES, Role, SessionStatus
 from taskrunner.storage.messages import NewMessage
 
@@ -77,7 +78,7 @@ class Sessions:
             InvalidInput: the limit is out of its bounds.
         """
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIST:
-            message = f"limit={limit!r}: a number from 1 to {MAX_LIST:,} is wanted"
+            message = f"limit={shown(limit)}: a number from 1 to {MAX_LIST:,} is wanted"
             raise InvalidInput(message, path="limit")
         rows = await self._store_of().messages.sessions(status=status, limit=limit, after=after)
         return [Session(row, self._store_of) for row in rows]
@@ -140,18 +141,18 @@ class Session:
             InvalidInput: n is out of its bounds.
         """
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_LIST:
-            message = f"n={n!r}: a number from 1 to {MAX_LIST:,} is wanted"
+            message = f"n={shown(n)}: a number from 1 to {MAX_LIST:,} is wanted"
             raise InvalidInput(message, path="n")
         return await self._store_of().messages.recent(self.id, n)
 
 
 def _message(message_id: str, session_id: str, role: Role, content: str, given: dict[str, Any]) -> NewMessage:
     if role not in ROLES:
-        message = f"role={role!r}: one of {', '.join(ROLES)} is wanted"
+        message = f"role={shown(role)}: one of {', '.join(ROLES)} is wanted"
         raise InvalidInput(message, path="role")
     tokens = given["token_count"] or 0
     if isinstance(tokens, bool) or not isinstance(tokens, int) or not 0 <= tokens <= MAX_TOKENS:
-        message = f"token_count={tokens!r}: a number from 0 to 2**53 is wanted"
+        message = f"token_count={shown(tokens)}: a number from 0 to 2**53 is wanted"
         raise InvalidInput(message, path="token_count")
     call_id, parent = given["tool_call_id"], given["parent_msg_id"]
     return NewMessage(
@@ -172,7 +173,7 @@ def _message(message_id: str, session_id: str, role: Role, content: str, given: 
 def _text(value: object, name: str) -> str:
     """A text that the store can hold as a column."""
     if not isinstance(value, str):
-        message = f"{name}={value!r}: a text is wanted"
+        message = f"{name}={shown(value)}: a text is wanted"
         raise InvalidInput(message, path=name)
     if "\x00" in value:
         message = f"{name}: a text with U+0000 at {value.index(chr(0))} cannot be stored"

@@ -152,9 +152,9 @@ class RunningTask:
         return self.timed_out() if self.reason == "timeout" else tasks.release(fence)
 
     def timed_out(self) -> Statement:
-        """The attempt has used up its timeout: retried as after any error, if its policy wants that."""
+        """The attempt has used up its timeout: run again while retries are left, whatever `retry=` says of errors."""
         error = TimeoutError(f"the attempt took longer than its timeout of {self.task.timeout:g} seconds")
-        return self._failed(error, self._retry_in(error))
+        return self._failed(error, self.definition.policy.delay(error, self.task.retry_count))
 
     def _completed(self) -> tuple[Statement, BaseException | None]:
         recorder = self.recorder

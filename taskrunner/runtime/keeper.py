@@ -11,7 +11,7 @@ import anyio
 from taskrunner.authoring.context import TaskContext
 from taskrunner.authoring.history import History
 from taskrunner.authoring.recorder import Recorder
-from taskrunner.core.errors import LeaseLost, StoreBusy, StoreError, error_text, error_type_of
+from taskrunner.core.errors import LeaseLost, StoreBusy, StoreError, TaskRunnerError, error_text, error_type_of
 from taskrunner.core.loop import LoopRef
 from taskrunner.core.model import Fence
 from taskrunner.core.states import TERMINAL
@@ -143,6 +143,9 @@ class Keeper:
         with anyio.CancelScope(shield=True):
             try:
                 running = await self._prepare(task, definition)
+            except (TaskRunnerError, ValueError, TypeError) as error:  # its rows are odd, or its session is gone
+                await self._refuse(task, error)
+                return
             finally:
                 self.starting -= 1
             self.running[task.id] = running
@@ -158,6 +161,17 @@ class Keeper:
             finally:
                 self._watchdog.remove(running)
                 self._let_go(running)
+
+    async def _refuse(self, task: Task, error: Exception) -> None:
+        """Fail a task that cannot even begin, so that it stands in nobody's way; a busy store is no fault of it."""
+        if isinstance(error, StoreBusy):
+            await self._write_end(task.fence, self._store.tasks.release(task.fence))
+        else:
+            kind, text = error_type_of(error), error_text(error)
+            end = self._store.tasks.fail(task.fence, error_type=kind, error_message=text, retry_in=None)
+            await self._write_end(task.fence, end)
+            self._events.emit("task.failed", task_id=task.id, task_type=task.type, attempt=task.attempt, error=text)
+        self._freed()
 
     async def _prepare(self, task: Task, definition: TaskDefinition[Any, Any]) -> RunningTask:
         recorded = await self._store.journal.steps(task.history_id) if task.attempt > 1 else []
@@ -185,9 +199,12 @@ class Keeper:
         self._asked.discard((task.id, task.attempt))
         if not running.body_ended:
             running.recorder.end(LeaseLost())
-            self.leaked.add(running)
+            self.leaked = {each for each in self.leaked if not each.body_ended} | {running}
             self._events.warn("task.leaked", task_id=task.id, task_type=task.type, reason=running.reason)
-        if not self.running:
+        self._freed()
+
+    def _freed(self) -> None:
+        if not self.running and not self.starting:
             self._empty.set()
         self._on_free()
 

@@ -103,6 +103,7 @@ class Supervisor:
         group: anyio.abc.TaskGroup,
         task_status: anyio.abc.TaskStatus[None],
     ) -> None:
+        await self._sweep(lease, group)  # before the first claim: what the dead have left is due at once
         group.start_soon(self._sweeps, lease, group)
         group.start_soon(self._watch_cancels, keeper)
         group.start_soon(self._show_progress, keeper)
@@ -139,21 +140,23 @@ class Supervisor:
         known = list(self._definitions) if look_for_known else []
         try:
             with anyio.CancelScope(shield=True):
-                claim = await self._store.tasks.claim(
-                    owner, self._queues(), keeper.slots, known, only=self._settings.queues
-                )
+                only = self._settings.queues
+                claim = await self._store.tasks.claim(owner, self._queues(), keeper.slots, known, only=only)
+                await self._take(claim, keeper)
         except StoreBusy as error:
             self._events.warn("store.trouble", error=str(error))
             await anyio.sleep(self._settings.sweep)
             return None
         self._hot = dict.fromkeys([*(task.queue for task in claim.tasks), *claim.queues, *self._hot][:HOT_QUEUES])
+        return claim
+
+    async def _take(self, claim: Claim, keeper: Keeper) -> None:
         for orphan in claim.recovered:
             keeper.tell_recovered(orphan)
         for task in claim.tasks:
             await keeper.take(task, run=not self._stopping)
         for row in claim.unreadable:
             await keeper.refuse_unreadable(row)
-        return claim
 
     def _queues(self) -> list[str]:
         if self._settings.queues is not None:
@@ -176,11 +179,14 @@ class Supervisor:
     # ── beside it ────────────────────────────────────────────────────────────────────────────────────────────────────
     async def _sweeps(self, lease: Lease, group: anyio.abc.TaskGroup) -> None:
         while True:
-            try:
-                await lease.sweep(group)
-            except StoreError as error:
-                self._events.warn("store.trouble", error=str(error))
             await anyio.sleep(self._settings.sweep)
+            await self._sweep(lease, group)
+
+    async def _sweep(self, lease: Lease, group: anyio.abc.TaskGroup) -> None:
+        try:
+            await lease.sweep(group)
+        except StoreError as error:  # the next one tries again
+            self._events.warn("store.trouble", error=str(error))
 
     async def _watch_cancels(self, keeper: Keeper) -> None:
         with self._store.engine.listen((CANCEL,)) as news:
@@ -194,7 +200,7 @@ class Supervisor:
 
     async def _show_progress(self, keeper: Keeper) -> None:
         while True:
-            await anyio.sleep(SHOW_PROGRESS)
+            await anyio.sleep(SHOW_PROGRESS if keeper.running else self._settings.sweep)
             keeper.write_progress()
 
     # ── stopping ─────────────────────────────────────────────────────────────────────────────────────────────────────

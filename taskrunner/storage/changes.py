@@ -18,8 +18,8 @@ class Changes:
     def __init__(self, look: Callable[[], Awaitable[int]]) -> None:
         self._look = look
         self._seen: int | None = None
-        self._looking = False
         self._listening: dict[str, set[News]] = {}
+        self._waiting: dict[News, None] = {}
 
     @contextmanager
     def listen(self, topics: Sequence[str]) -> Iterator[News]:
@@ -43,17 +43,27 @@ class Changes:
                 news.wake()
 
     async def look(self) -> None:
-        """See whether another connection has committed; a single listener does it on behalf of all."""
-        if self._looking:
-            return
-        self._looking = True
-        try:
-            number = await self._look()
-        finally:
-            self._looking = False
+        """See whether another connection has committed; everybody is woken if so."""
+        number = await self._look()
         if self._seen is not None and number != self._seen:
             self.announce(list(self._listening))
         self._seen = number
+
+    @contextmanager
+    def waiting(self, news: News) -> Iterator[None]:
+        """Stand among those who wait; the first of them looks on behalf of all."""
+        self._waiting[news] = None
+        try:
+            yield
+        finally:
+            first = self.is_first(news)
+            del self._waiting[news]
+            if first and self._waiting:
+                next(iter(self._waiting)).stir()
+
+    def is_first(self, news: News) -> bool:
+        """Whether it is this one's turn to look."""
+        return next(iter(self._waiting)) is news
 
 
 class News:
@@ -61,21 +71,29 @@ class News:
 
     def __init__(self, changes: Changes) -> None:
         self._changes = changes
-        self.event = anyio.Event()
+        self._heard = False
+        self._stirred = anyio.Event()
 
     def wake(self) -> None:
-        """End the wait: there is something else to look at."""
-        self.event.set()
+        """End the wait: there is something to look at."""
+        self._heard = True
+        self._stirred.set()
+
+    def stir(self) -> None:
+        """Have the waiter see whether it is the first now."""
+        self._stirred.set()
 
     async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 - a bound on the wait, not a deadline for work
         """Wait until a commit may concern a topic, at most `timeout` seconds; False when there was none."""
-        with anyio.move_on_after(timeout):
-            while not self.event.is_set():
+        with anyio.move_on_after(timeout), self._changes.waiting(self):
+            while not self._heard:
+                self._stirred = anyio.Event()
+                if not self._changes.is_first(self):
+                    await self._stirred.wait()
+                    continue
                 with anyio.move_on_after(POLL):
-                    await self.event.wait()
-                if not self.event.is_set():
+                    await self._stirred.wait()
+                if not self._heard:
                     await self._changes.look()
-        heard = self.event.is_set()
-        if heard:
-            self.event = anyio.Event()
+        heard, self._heard = self._heard, False
         return heard

@@ -37,6 +37,14 @@ class _Entry:
 
 
 @dataclass(slots=True)
+class _Question:
+    """A look at the writer's own connection, between two commits."""
+
+    ask: Callable[[], int]
+    reply: Reply[int]
+
+
+@dataclass(slots=True)
 class _Heart:
     """What is committed again and again, and when next, in seconds of the monotonic clock."""
 
@@ -59,7 +67,7 @@ class GroupCommit:
         self._clock = clock
         self._announce = announce
         self._loop = LoopRef()
-        self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Entry | _Question | None] = queue.SimpleQueue()
         self._heart: _Heart | None = None
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -80,6 +88,12 @@ class GroupCommit:
     def submit(self, unit: Unit, done: Callable[[Outcome], None]) -> None:
         """Commit a unit and call `done` in the writer's thread; from any thread."""
         self._put(_Entry(unit, done=done))
+
+    async def ask(self, question: Callable[[], int]) -> int:
+        """Run `question` in the writer's thread, between two commits."""
+        reply: Reply[int] = Reply()
+        self._put(_Question(question, reply))
+        return await reply.wait()
 
     def beat(self, interval: float, make: Callable[[], Unit], done: Callable[[Outcome], None]) -> None:
         """Commit what `make` returns every `interval` seconds from now on."""
@@ -112,7 +126,7 @@ class GroupCommit:
                 heart.due = min(heart.due, self._clock.monotonic() + BEAT_AGAIN)
             self._answer(entries, outcomes)
 
-    def _put(self, entry: _Entry) -> None:
+    def _put(self, entry: _Entry | _Question) -> None:
         if self._closing:
             message = "the store is closed"
             raise StoreError(message)
@@ -128,7 +142,9 @@ class GroupCommit:
         try:
             entry = self._queue.get(timeout=timeout)
             while True:
-                if entry is not None:
+                if isinstance(entry, _Question):
+                    self._loop.post(entry.reply.give, entry.ask())
+                elif entry is not None:
                     entries.append(entry)
                 if len(entries) >= MAX_UNITS:
                     break

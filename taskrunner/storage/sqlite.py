@@ -193,6 +193,8 @@ class SQLiteEngine:
 
     async def _look(self) -> int:
         """The file's change counter as SQLite tells it: it moves when another connection commits (7 µs, no disk)."""
+        if self._writer is not None:
+            return await self._group.ask(self._writer.foreign_commits)
         with suppress(apsw.Error):
             if self._watch is not None:
                 return int(self._watch.pragma("data_version"))
