@@ -14,7 +14,7 @@ from tenacity.wait import wait_base, wait_chain, wait_combine, wait_exception, w
 
 from taskrunner.authoring.options import duration
 from taskrunner.core.durations import MAX_SECONDS, Duration
-from taskrunner.core.errors import InvalidInput, StepFailed, error_type_of
+from taskrunner.core.errors import InvalidInput, StepFailed, error_type_of, name_of_type
 from taskrunner.core.places import shown, type_name
 
 RetryOn: TypeAlias = retry_base | type[Exception] | tuple[type[Exception], ...]
@@ -82,7 +82,7 @@ class RetryPolicy:
             return isinstance(error, self._types)
         # A replayed step's failure: its cause is known by name alone.
         known = {Exception: True, StepFailed: True}
-        return any(known.get(kind) or error.error_type == _name_of(kind) for kind in self._types)
+        return any(known.get(kind) or error.error_type == name_of_type(kind) for kind in self._types)
 
 
 def _checked_retry(retry: object) -> tuple[tuple[type[Exception], ...], retry_base | None]:
@@ -181,7 +181,3 @@ def _cause_of(error: BaseException) -> BaseException:
             break
         error = error.__cause__
     return error
-
-
-def _name_of(kind: type[Exception]) -> str:
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"

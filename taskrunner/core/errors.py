@@ -175,9 +175,16 @@ class NonDeterministicStep(AttemptOver):
 
 
 def error_type_of(error: BaseException) -> str:
-    """Name an error's class as users write it: `ValueError`, `httpx.ReadTimeout`."""
-    kind = type(error)
-    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+    """Name an error's class as users write it: `ValueError`, `httpx.ReadTimeout`, `taskrunner.Fail`."""
+    return name_of_type(type(error))
+
+
+def name_of_type(kind: type[BaseException]) -> str:
+    """Name a class of errors as users write it; ours are imported from `taskrunner`, wherever they are defined."""
+    if kind.__module__ == "builtins":
+        return kind.__qualname__
+    ours = kind.__module__.startswith(("taskrunner.core.", "taskrunner.authoring."))
+    return f"{'taskrunner' if ours else kind.__module__}.{kind.__qualname__}"
 
 
 def safe_text(text: str, limit: int = MAX_ERROR_TEXT) -> str:

@@ -190,6 +190,8 @@ class Keeper:
             self._events.emit("task.fenced", task_id=running.task.id, task_type=running.task.type)
             return
         before = running.recorder.take_pending() if statement.name == "complete" else []
+        if (progress := running.recorder.take_progress()) is not None:
+            before.append(progress)
         status = await self._write_end(running.task.fence, statement, before)
         self._tell_end(running, statement, status, error)
 

@@ -166,10 +166,10 @@ class SQLiteEngine:
     def _let_go(self) -> None:
         self._readers.close()
         self._checkpointer.close()
-        if self._watch is not None:
-            self._watch.close()
         if self._hold is not None:
             self._hold.unlock()  # else SQLite could not delete the WAL with its last connection
+        if self._watch is not None:
+            self._watch.close()
         if self._writer is not None:
             self._writer.close()
         if self._hold is not None:

@@ -1,0 +1,66 @@
+"""What a person sees after all has ended: the last progress, the names of errors, and one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from taskrunner import Fail, StoreBusy, TaskContext
+from taskrunner.storage.engine import Statement
+from taskrunner.storage.store import Store
+from tests.integration.machine import ended, quick
+
+
+async def test_the_last_progress_is_kept_when_the_body_returns_at_once(db: Path) -> None:
+    """A task that says "3 of 3" and returns is shown with these words, not with those of its last step."""
+    runner = quick(db)
+
+    @runner.task
+    async def count(ctx: TaskContext) -> None:
+        for done in (1, 2, 3):
+            await ctx.step("count", int, done)
+            await ctx.progress(done / 3, f"{done} of 3")
+
+    task = await ended(runner, count.bind())
+    assert (task.status, task.progress, task.progress_message) == ("completed", 1.0, "3 of 3")
+
+
+async def test_the_last_progress_is_kept_when_the_body_raises_at_once(db: Path) -> None:
+    """How far a task had come is part of how it failed."""
+    runner = quick(db)
+
+    @runner.task
+    async def stumble(ctx: TaskContext) -> None:
+        await ctx.progress(0.5, "half way")
+        raise Fail("the road ends here")
+
+    task = await ended(runner, stumble.bind())
+    assert (task.status, task.progress, task.progress_message) == ("failed", 0.5, "half way")
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [(Fail("no"), "taskrunner.Fail"), (StoreBusy("no"), "taskrunner.StoreBusy"), (KeyError("no"), "KeyError")],
+)
+async def test_our_errors_are_named_as_users_import_them(db: Path, error: Exception, name: str) -> None:
+    """Stored texts say `taskrunner.Fail`: where the class is defined is nobody's business."""
+    runner = quick(db)
+
+    @runner.task(max_retries=0)
+    async def stumble() -> None:
+        raise error
+
+    task = await ended(runner, stumble.bind())
+    assert task.error_type == name
+    assert str(task.error_message).startswith(f"{name}: ")
+
+
+async def test_a_look_at_a_stopped_store_leaves_the_one_file_it_found(db: Path) -> None:
+    """Who only reads leaves no `-wal` and no `-shm` beside the store."""
+    runner = quick(db)
+    async with runner:
+        pass
+    async with Store.open(runner.settings, runner._clock, writing=False) as store:
+        assert await store.engine.read(Statement("schema_version", {})) == [(1,)]
+    assert [path.name for path in db.parent.iterdir()] == [db.name]
