@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
 import anyio
+import anyio.lowlevel
 
 from taskrunner.authoring.definition import BoundTask, TaskDefinition, Tasks
 from taskrunner.authoring.handle import DuplicateTask, TaskHandle
@@ -85,6 +86,7 @@ class TaskRunner(Tasks):
         self._settings: Settings | None = None
         self._closing: AsyncExitStack | None = None
         self._opened = 0
+        self._loop: anyio.lowlevel.EventLoopToken | None = None
         self.sessions = Sessions(lambda: self.store)
         self.tasks = TaskList(self)
 
@@ -181,6 +183,10 @@ class TaskRunner(Tasks):
                 self._store = await stack.enter_async_context(Store.open(settings, self._clock))
                 self._closing = stack.pop_all()
             self._settings = settings
+            self._loop = anyio.lowlevel.current_token()
+        elif self._loop != anyio.lowlevel.current_token():
+            message = "this runner is open in another event loop: use it there, or open another TaskRunner here"
+            raise NotOpen(message)
         self._opened += 1
         return self
 

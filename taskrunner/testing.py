@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from taskrunner.app import TaskRunner
 from taskrunner.core.clock import Clock
 from taskrunner.core.durations import Duration, after, aware, seconds
+from taskrunner.core.errors import NotOpen
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -93,7 +94,11 @@ async def harness(runner: TaskRunner, /, *, now: datetime | None = None) -> Asyn
 
     Raises:
         InvalidInput: `now` has no time zone.
+        NotOpen: the runner is open already, on its own store.
     """
+    if runner.is_open:
+        message = "the runner is open already, on its own store: a harness opens it on another"
+        raise NotOpen(message)
     clock = StillClock(START if now is None else aware(now, "now"))
     with (
         TemporaryDirectory(prefix="taskrunner-") as folder,

@@ -44,10 +44,15 @@ class Bridge:
             coroutine.close()
             message = "sync blocks its thread, and this one runs an event loop: write await here"
             raise NotOpen(message)
-        if self._loop is None:
-            with self:
-                return self(coroutine)
-        return self._loop.run(coroutine)
+        if self._loop is not None:
+            return self._loop.run(coroutine)
+        with ExitStack() as stack:
+            try:
+                opened = stack.enter_context(self)
+            except BaseException:
+                coroutine.close()  # it never began, and nobody will await it
+                raise
+            return opened(coroutine)
 
     def iterate(self, items: AsyncIterator[T], /) -> Iterator[T]:
         """Iterate over an asynchronous iterator from plain code."""
