@@ -65,6 +65,10 @@ class Rejected(StoreError):
         self.reason = reason
 
 
+class Unreadable(Rejected):
+    """A row that something else wrote cannot be read: the unit was undone."""
+
+
 Outcome: TypeAlias = "list[Rows] | StoreError"
 """One list of rows per statement, or why nothing was written."""
 

@@ -7,18 +7,23 @@ throughput at 64 callers). It also beats the heart of a supervisor, because it r
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from taskrunner.core.errors import StoreBusy, StoreError
+import anyio
+
+from taskrunner.core.errors import StoreBusy, StoreError, StoreUnknown
 from taskrunner.core.loop import LoopRef, Reply, call_in_thread, spawn_thread
 
 if TYPE_CHECKING:
     from taskrunner.core.clock import Clock
     from taskrunner.storage.engine import Outcome, Rows, Unit
+
+_log = logging.getLogger("taskrunner")
 
 MAX_UNITS = 1_024
 """Units of one commit: bounds how long other processes wait for the write lock (20-30 ms)."""
@@ -42,6 +47,14 @@ class _Question:
 
     ask: Callable[[], int]
     reply: Reply[int]
+
+    def answer(self, loop: LoopRef) -> None:
+        try:
+            number = self.ask()
+        except BaseException as error:  # noqa: BLE001 - it is raised again where it is awaited
+            loop.post(self.reply.fail, error)
+        else:
+            loop.post(self.reply.give, number)
 
 
 @dataclass(slots=True)
@@ -69,6 +82,7 @@ class GroupCommit:
         self._loop = LoopRef()
         self._queue: queue.SimpleQueue[_Entry | _Question | None] = queue.SimpleQueue()
         self._heart: _Heart | None = None
+        self._door = threading.Lock()  # nothing may come in behind the thread's back once it was told to end
         self._closing = False
         self._thread: threading.Thread | None = None
 
@@ -106,31 +120,38 @@ class GroupCommit:
         self._queue.put(None)
 
     async def close(self) -> None:
-        """Commit what was submitted, then end the thread."""
-        self._closing = True
+        """Commit what was submitted, then end the thread. It is not cancelled half-way."""
+        with self._door:
+            self._closing = True
         thread = self._thread
         self._queue.put(None)
         if thread is not None:
-            await call_in_thread("closing", thread.join)
+            with anyio.CancelScope(shield=True):
+                await call_in_thread("closing", thread.join)
 
     def turn(self, timeout: float | None) -> None:
         """Wait at most `timeout` seconds for work, and commit once if there is any."""
         entries = self._drain(timeout)
         heart = self._heart
-        if heart is not None and self._clock.monotonic() >= heart.due:
-            heart.due = self._clock.monotonic() + heart.interval
-            entries.insert(0, _Entry(heart.make(), done=heart.done))  # first in line: a lease must not wait for a crowd
-        if entries:
-            outcomes = self._commit([entry.unit for entry in entries])
-            if heart is not None and isinstance(outcomes[0], StoreBusy) and entries[0].done is heart.done:
-                heart.due = min(heart.due, self._clock.monotonic() + BEAT_AGAIN)
-            self._answer(entries, outcomes)
+        try:
+            if heart is not None and self._clock.monotonic() >= heart.due:
+                heart.due = self._clock.monotonic() + heart.interval
+                beat = _Entry(heart.make(), done=heart.done)
+                entries.insert(0, beat)  # first in line: a lease must not wait for a crowd
+            outcomes = self._commit([entry.unit for entry in entries]) if entries else []
+        except BaseException as error:  # noqa: BLE001 - a fault of ours: all have to hear, and the thread goes on
+            _log.exception("the writer failed")
+            outcomes = [StoreUnknown(f"the writer failed ({error!r}): this may or may not be written") for _ in entries]
+        if heart is not None and entries and entries[0].done is heart.done and isinstance(outcomes[0], StoreBusy):
+            heart.due = min(heart.due, self._clock.monotonic() + BEAT_AGAIN)
+        self._answer(entries, outcomes)
 
     def _put(self, entry: _Entry | _Question) -> None:
-        if self._closing:
-            message = "the store is closed"
-            raise StoreError(message)
-        self._queue.put(entry)
+        with self._door:
+            if self._closing:
+                message = "the store is closed"
+                raise StoreError(message)
+            self._queue.put(entry)
 
     def _run(self) -> None:
         while not (self._closing and self._queue.empty()):
@@ -143,7 +164,7 @@ class GroupCommit:
             entry = self._queue.get(timeout=timeout)
             while True:
                 if isinstance(entry, _Question):
-                    self._loop.post(entry.reply.give, entry.ask())
+                    entry.answer(self._loop)
                 elif entry is not None:
                     entries.append(entry)
                 if len(entries) >= MAX_UNITS:
@@ -162,7 +183,10 @@ class GroupCommit:
             if entry.reply is not None:
                 replies.append((entry.reply, outcome))
             elif entry.done is not None:
-                entry.done(outcome)
+                try:
+                    entry.done(outcome)
+                except Exception:  # noqa: BLE001 - the others still have to hear
+                    _log.exception("who was told of a commit raised")
         if replies or topics:
             self._loop.post(self._give, replies, topics)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import apsw
 
 from taskrunner.core.durations import stamp
 from taskrunner.core.errors import StoreBusy, StoreError, StoreUnknown
-from taskrunner.storage.engine import Refused, Rejected
+from taskrunner.storage.engine import Refused, Rejected, Unreadable
 from taskrunner.storage.sqlite_connection import FSYNC_ERRORS, translate
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ if TYPE_CHECKING:
 
     from taskrunner.core.clock import Clock
     from taskrunner.storage.engine import Outcome, Query, Rows, Unit, Value
+
+
+_UNFIT = (apsw.TooBigError, apsw.MismatchError, apsw.RangeError, apsw.BindingsError, apsw.SQLError)
+"""What SQLite says of a statement or its values, not of the file."""
 
 
 class _AgainOneByOneError(Exception):
@@ -35,19 +40,22 @@ class Writer:
         self._id = clock.new_id()
         self._opened_at = stamp(clock.now())
         self._token = 0
+        self._at = ""
         self._broken: StoreError | None = None
         self.connection = reconnect()
 
     def commit(self, units: list[Unit]) -> list[Outcome]:
         """Write the units in one transaction and return an outcome for each. It never raises for a unit's fault."""
-        if self._broken is not None:
-            return [self._broken] * len(units)
         try:
             return self._transaction(units, savepoints=False)
         except _AgainOneByOneError:
-            return [self._alone(unit) for unit in units]
+            return self._one_by_one(units)
         except apsw.Error as error:
-            return [translate(error, self._path)] * len(units)
+            return [self._trouble(error) for _ in units]
+
+    def give_up(self, error: StoreError) -> None:
+        """Commit nothing more: what this process believes to be on the disk may not be there."""
+        self._broken = self._broken or StoreError(f"{error}; this process writes nothing more")
 
     def foreign_commits(self) -> int:
         """A number that moves when another connection has committed: not with our own commits (7 µs, no disk)."""
@@ -66,13 +74,24 @@ class Writer:
             self._broken = StoreError("closing")  # the mark stays, which costs a row; the commits are safe
         self.connection.close()
 
+    def _one_by_one(self, units: list[Unit]) -> list[Outcome]:
+        outcomes: list[Outcome] = []
+        for unit in units:
+            if outcomes and isinstance(outcomes[-1], StoreBusy):
+                outcomes.append(outcomes[-1])  # the others would only wait as long for the same lock or disk
+            else:
+                outcomes.append(self._alone(unit))
+        return outcomes
+
     def _alone(self, unit: Unit) -> Outcome:
         try:
             return self._transaction([unit], savepoints=True)[0]
         except apsw.Error as error:
-            return translate(error, self._path)
+            return self._trouble(error)
 
     def _transaction(self, units: list[Unit], *, savepoints: bool) -> list[Outcome]:
+        if self._broken is not None:
+            return [self._broken] * len(units)
         execute = self.connection.execute
         execute("BEGIN IMMEDIATE")
         before = self.connection.total_changes()
@@ -87,14 +106,15 @@ class Writer:
                 return self._after_failed_commit(error, outcomes)
             return outcomes
         finally:
-            if self.connection.in_transaction:
+            if self._broken is None and self.connection.in_transaction:
                 self.connection.execute("ROLLBACK")
 
     def _apply(self, unit: Unit, *, alone: bool) -> Outcome:
         """Run a unit's statements; a refused unit undoes only itself.
 
         A statement is atomic by itself, so only several need a savepoint. A single one that changed rows although it
-        was refused is rare: the group is then undone and run one by one, each inside a savepoint.
+        was refused is rare, and so is a value that SQLite or Python cannot take: the group is then undone and run one
+        by one, each inside a savepoint.
         """
         execute = self.connection.execute
         guarded = alone or len(unit.statements) > 1
@@ -104,17 +124,17 @@ class Writer:
             results = self._run(unit)
             if guarded:
                 execute("RELEASE unit")
-        except (Refused, apsw.Error) as error:
+        except Exception as error:
             if not self.connection.in_transaction:
                 if alone:
-                    raise
+                    return self._refusal(error)
                 raise _AgainOneByOneError from error
             if guarded:
                 execute("ROLLBACK TO unit")
                 execute("RELEASE unit")
-            elif isinstance(error, Refused) and error.got > 0:
+            elif not isinstance(error, apsw.Error) and not (isinstance(error, Refused) and error.got == 0):
                 raise _AgainOneByOneError from error
-            return self._refusal(unit, error)
+            return self._refusal(error)
         return results
 
     def _run(self, unit: Unit) -> list[Rows]:
@@ -130,14 +150,23 @@ class Writer:
             results.append(rows)
         return results
 
-    def _refusal(self, unit: Unit, error: Refused | apsw.Error) -> StoreError:
+    def _refusal(self, error: Exception) -> StoreError:
+        """What the error of a unit's own statement means: all but trouble with the file is the unit's fault."""
         if isinstance(error, Refused):
             return error
         if isinstance(error, apsw.ConstraintError):
             return Rejected(self._at, str(error))
-        if isinstance(error, apsw.TooBigError | apsw.MismatchError | apsw.RangeError):
-            return Rejected(unit.statements[0].name, str(error))
-        return translate(error, self._path)
+        if isinstance(error, UnicodeDecodeError):
+            return Unreadable(self._at, f"a row holds text that is not UTF-8 ({error.reason})")
+        if not isinstance(error, apsw.Error) or isinstance(error, _UNFIT):
+            return Rejected(self._at, f"{type(error).__name__}: {error}")
+        return self._trouble(error)
+
+    def _trouble(self, error: apsw.Error) -> StoreError:
+        trouble = translate(error, self._path)
+        if isinstance(trouble, StoreUnknown):
+            self.give_up(trouble)
+        return trouble
 
     def _mark(self) -> None:
         self._token += 1
@@ -150,15 +179,15 @@ class Writer:
         if isinstance(error, apsw.BusyError) and self.connection.in_transaction:
             return _instead(outcomes, translate(error, self._path))
         if getattr(error, "extendedresult", None) in FSYNC_ERRORS:
-            self._broken = translate(error, self._path)
-            return _instead(outcomes, self._broken)
+            return _instead(outcomes, self._trouble(error))
         try:
             happened = self._happened()
         except (apsw.Error, StoreError) as blind:
-            self._broken = StoreUnknown(
+            unknown = StoreUnknown(
                 f"{self._path}: a commit failed ({error}) and could not be looked up ({blind}); it may have happened"
             )
-            return _instead(outcomes, self._broken)
+            self.give_up(unknown)
+            return _instead(outcomes, unknown)
         return outcomes if happened else _instead(outcomes, translate(error, self._path), certain=True)
 
     def _happened(self) -> bool:
@@ -167,7 +196,8 @@ class Writer:
         If it is not there, a new commit is made at once: it takes the place of the frames that the failed one may have
         left in the WAL, which a later crash would otherwise bring to life.
         """
-        self.connection.close()
+        with suppress(apsw.Error):  # its own last words are of no interest: the file is asked through a new one
+            self.connection.close()
         self.connection = self._reconnect()
         query = self._queries["last_commit"]
         rows = self.connection.execute(query.sql, query.bind({"id": self._id})).fetchall()
