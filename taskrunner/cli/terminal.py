@@ -6,6 +6,7 @@ that turn the direction of writing. They are shown as escapes.
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import os
@@ -13,6 +14,7 @@ import shutil
 import sys
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
+from pathlib import Path
 from typing import IO, Any, TypeAlias
 
 JSON: TypeAlias = Any
@@ -26,11 +28,16 @@ _LAST_COLUMN = 24
 
 
 def prepare() -> None:
-    """Let standard output and error take any text, whatever the locale: what they cannot show becomes an escape."""
-    for stream in (sys.stdout, sys.stderr):
-        reconfigure = getattr(stream, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="backslashreplace")
+    """Let standard output and error take any text, whatever the locale: what they cannot show becomes an escape.
+
+    A closed one takes all and keeps nothing.
+    """
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - until the process ends
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def harmless(value: object) -> str:

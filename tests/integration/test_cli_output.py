@@ -1,0 +1,220 @@
+"""What the command line makes of odd rows, odd terminals and odd pipes."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.integration.commands import Folder, sql, strict_json
+
+MANY = 10_000
+MOMENT = "'2026-01-01T00:00:00.000000Z'"
+COLUMNS = "id, type, status, input, max_retries, max_losses, run_at, created_at, updated_at, history_id"
+
+ODD = {
+    "broken-json": {"input": "'{not json'"},
+    "nan": {"input": "'{\"a\": NaN}'"},
+    "deep": {"input": "replace(hex(zeroblob(50000)), '0', '[')"},
+    "unknown-state": {"status": "'asleep'"},
+    "no-time": {"created_at": "'yesterday'"},
+    "far-time": {"created_at": "'9999-12-31T23:59:59.999999Z'"},
+    "negative-time": {"run_at": "'-001-01-01T00:00:00.000000Z'"},
+    "bytes": {"type": "x'fffe'"},
+    "no-text": {"type": "CAST(x'fffe' AS TEXT)"},
+    "empty": {"type": "''"},
+    "large": {"type": "hex(zeroblob(5000000))"},
+    "infinite": {"progress": "9e999"},
+    "no-number": {"progress": "'most'"},
+}
+"""Rows that something else than taskrunner wrote, by their ids: what is odd in each."""
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\u202e\n[bold]x[/bold]"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    """A folder with a store of one good task."""
+    folder = Folder.make(tmp_path)
+    folder.ok("enqueue", "good", "name=x")
+    return folder
+
+
+def insert_odd(folder: Folder, *names: str) -> None:
+    """Write odd rows past every rule of the store."""
+    triggers = sql(folder.db, "SELECT name FROM sqlite_master WHERE type = 'trigger'")
+    good = dict.fromkeys(COLUMNS.split(", "), MOMENT) | {"type": "'t'", "status": "'pending'", "input": "'{}'"}
+    rows = [good | {"max_retries": "3", "max_losses": "5", "id": f"'{name}'", **ODD[name]} for name in names]
+    sql(
+        folder.db,
+        "PRAGMA ignore_check_constraints = ON",
+        *(f"DROP TRIGGER {name}" for [name] in triggers),
+        *(f"INSERT INTO tasks({', '.join(row)}) VALUES({', '.join(row.values())})" for row in rows),
+    )
+
+
+@pytest.mark.parametrize("names", [tuple(name for name in ODD if name != "no-text"), tuple(ODD)], ids=["text", "all"])
+def test_an_odd_row_spoils_no_list(folder: Folder, names: tuple[str, ...]) -> None:
+    """B74: whatever stands in a row, `list` shows the others whole, and this one with its id."""
+    insert_odd(folder, *names)
+    rows = {row["id"]: row for row in folder.json("list")}
+    assert set(names) < set(rows)
+    unreadable = {name for name, row in rows.items() if "unreadable" in row}
+    assert {"broken-json", "nan", "deep", "no-time", "negative-time"} <= unreadable
+    assert "good" in {row.get("type") for row in rows.values()}
+    assert {line.split("\t")[0] for line in folder.ok("list").splitlines()} == set(rows)
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_an_odd_row_is_shown_or_named(folder: Folder, name: str) -> None:
+    """B74: `show` of an odd row shows what there is, or says in one sentence that it is unreadable, without a crash."""
+    insert_odd(folder, name)
+    for args in (("show", name), ("show", name, "--json")):
+        done = folder.run(*args)
+        assert "Traceback" not in done.stderr
+        if done.returncode == 0:
+            assert name in done.stdout
+            assert args[-1] != "--json" or strict_json(done.stdout)["task"]["id"] == name
+        else:
+            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
+            assert f"task {name}: its row is unreadable" in done.stderr
+
+
+def test_doctor_names_odd_rows(folder: Folder) -> None:
+    """B74: `doctor` says which rows cannot be read."""
+    insert_odd(folder, "broken-json", "no-text")
+    done = folder.run("doctor", "--json")
+    assert done.returncode == 1
+    troubles = "\n".join(strict_json(done.stdout)["troubles"])
+    assert "broken-json" in troubles
+    assert "no-text" in troubles
+
+
+@pytest.fixture
+def many(folder: Folder) -> Folder:
+    """A store with many tasks."""
+    numbers = f"WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < {MANY})"  # noqa: S608 - ours
+    values = "'id-' || i, '☃🎉', 'pending', '{}', 3, 5, " + ", ".join([MOMENT] * 3) + ", 'h'"
+    sql(folder.db, f"{numbers} INSERT INTO tasks({COLUMNS}) SELECT {values} FROM n")  # noqa: S608 - ours
+    return folder
+
+
+@pytest.mark.parametrize("args", [("list",), ("list", "--json")])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_reader_that_has_seen_enough(many: Folder, args: tuple[str, ...], unbuffered: str) -> None:
+    """B76: `list | head -1` prints one line and no traceback, with buffers or without, and ends with 0."""
+    command = f"{sys.executable} -m taskrunner {' '.join(args)} --limit {MANY} | head -1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["/bin/bash", "-c", command],
+        cwd=many.path,
+        env={**many.env, "PYTHONUNBUFFERED": unbuffered},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.count(b"\n") == 1
+
+
+def test_standard_output_is_closed(folder: Folder) -> None:
+    """With nothing to write to the command does not crash."""
+    command = f"{sys.executable} -m taskrunner list >&-"
+    done = subprocess.run(
+        ["/bin/bash", "-c", command], cwd=folder.path, env=folder.env, capture_output=True, check=False
+    )
+    assert b"Traceback" not in done.stderr
+
+
+ASCII = {"LC_ALL": "C", "LANG": "C", "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+def test_a_terminal_that_knows_ascii_only(folder: Folder) -> None:
+    """B76: with LANG=C names that it cannot write come as escapes, and JSON is whole."""
+    task_id = folder.ok("enqueue", "greet", "name=Zoë 🎉").strip()
+    assert r"Zo\xeb \U0001f389" in folder.ok("show", task_id, env=ASCII)
+    document = folder.ok("show", task_id, "--json", env=ASCII)
+    assert strict_json(document)["task"]["input"] == {"name": "Zoë 🎉"}
+    done = folder.run("--db", "naïve.db", "list", env=ASCII)
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+
+
+@pytest.fixture
+def evil(folder: Folder) -> str:
+    """A task whose texts would be obeyed by a terminal."""
+    folder.ok("enqueue", "broken", "--max-retries", "0", "--input", "-", stdin=strict_text({"text": EVIL}))
+    folder.ok("run", "app:runner", "--until-idle")
+    task_id: str = folder.json("list")[0]["id"]
+    return task_id
+
+
+def strict_text(value: dict[str, str]) -> str:
+    """JSON text."""
+    return json.dumps(value)
+
+
+def on_a_terminal(folder: Folder, *args: str, columns: int = 200) -> str:
+    """What the command prints on a terminal of this width."""
+    ours, theirs = pty.openpty()
+    env = {**folder.env, "TERM": "xterm", "COLUMNS": str(columns), "NO_COLOR": "1"}
+    child = subprocess.Popen(
+        [sys.executable, "-m", "taskrunner", *args],
+        cwd=folder.path,
+        env=env,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    text = b"".join(_read(ours)).decode()
+    os.close(ours)
+    assert child.wait(20) == 0
+    return text
+
+
+def lines_of(text: str) -> list[str]:
+    """The lines without what makes some of them bold."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()
+
+
+def _read(descriptor: int) -> Iterator[bytes]:
+    with suppress(OSError):  # the other end has closed
+        while data := os.read(descriptor, 65_536):
+            yield data
+
+
+@pytest.mark.parametrize("args", [("list",), ("show", "ID"), ("list", "--json"), ("show", "ID", "--json")])
+def test_stored_text_is_never_obeyed(folder: Folder, evil: str, args: tuple[str, ...]) -> None:
+    """Control characters, terminal codes and direction marks in stored texts are shown as escapes, markup as it is."""
+    words = [evil if word == "ID" else word for word in args]
+    for text in (folder.ok(*words), on_a_terminal(folder, *words)):
+        assert "[bold]x[/bold]" in text
+        assert not {"\x07", "\u202e"} & set(text)
+        assert "\x1b]0" not in text
+        assert "\x1b[2J" not in text
+
+
+def test_a_table_on_a_terminal(folder: Folder) -> None:
+    """On a terminal `list` has a header, and leaves out what a narrow one has no room for."""
+    wide = lines_of(on_a_terminal(folder, "list"))
+    assert wide[0].split() == ["ID", "STATUS", "TYPE", "QUEUE", "DONE", "CREATED", "SAYS"]
+    narrow = lines_of(on_a_terminal(folder, "list", columns=80))
+    assert narrow[0].split() == ["ID", "STATUS", "TYPE", "DONE", "SAYS"]
+    assert all(len(line) <= 80 for line in narrow)
+    assert on_a_terminal(folder, "list", columns=20)
+
+
+def test_the_log_of_a_supervisor_on_a_terminal(folder: Folder) -> None:
+    """On a terminal the log is made for people, and what tasks say is not obeyed there either."""
+    folder.ok("enqueue", "broken", "--max-retries", "0", "--input", "-", stdin=strict_text({"text": EVIL}))
+    text = on_a_terminal(folder, "run", "app:runner", "--until-idle")
+    assert "task.failed" in text
+    assert "\x1b]0" not in text
+    assert "\u202e" not in text
