@@ -188,13 +188,13 @@ class TaskContext(StepRunner):
         recorder.check()
         step = current_step.get()
         if step is not None and step.recorder is recorder:
-            key = f"{step.number.label}/{len(step.writes)}"
-            step.writes.append(recorder.store.messages.add(_keyed(new, recorder.fence.history_id, key)))
+            keyed = _keyed(new, recorder.fence.history_id, step.write_key)
+            step.writes.append(recorder.store.messages.add(keyed))
             return _unwritten(new, recorder.clock.now())
         number = recorder.history.number("session.add", write=True)
         key = f"session.add#{number.occurrence}"
-        keyed = recorder.store.messages.add(_keyed(new, recorder.fence.history_id, key))
-        results = await recorder.write([recorder.store.journal.fence(recorder.fence), keyed], number.caller)
+        adding = recorder.store.messages.add(_keyed(new, recorder.fence.history_id, key))
+        results = await recorder.write([recorder.store.journal.fence(recorder.fence), adding], number.caller)
         return message_of(results[-1][0])
 
     def interrupt(self, reason: AttemptOver) -> None:

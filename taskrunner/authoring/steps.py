@@ -41,6 +41,8 @@ T = TypeVar("T")
 MAX_NAME = 200
 """Characters of a step's name or key at most."""
 
+_SEPARATOR = "\x1f"  # no name of a step holds it: they are printable
+
 
 @dataclass(slots=True)
 class StepScope:
@@ -53,8 +55,17 @@ class StepScope:
     @property
     def idempotency_key(self) -> str:
         """The same for every run of this step, and for no other step: 32 hexadecimal digits."""
-        parts = (self.recorder.fence.history_id, self.number.scope, self.number.name, str(self.number.occurrence))
-        return blake2b("\x1f".join(parts).encode(), digest_size=16).hexdigest()
+        parts = (self.recorder.fence.history_id, *self._identity)
+        return blake2b(_SEPARATOR.join(parts).encode(), digest_size=16).hexdigest()
+
+    @property
+    def write_key(self) -> str:
+        """What the next write that joins this step's commit is known by, within the task's history."""
+        return _SEPARATOR.join((*self._identity, str(len(self.writes))))
+
+    @property
+    def _identity(self) -> tuple[str, str, str]:
+        return (self.number.scope, self.number.name, str(self.number.occurrence))
 
 
 current_step: ContextVar[StepScope | None] = ContextVar("current_step", default=None)

@@ -64,3 +64,25 @@ async def test_a_look_at_a_stopped_store_leaves_the_one_file_it_found(db: Path) 
     async with Store.open(runner.settings, runner._clock, writing=False) as store:
         assert await store.engine.read(Statement("schema_version", {})) == [(1,)]
     assert [path.name for path in db.parent.iterdir()] == [db.name]
+
+
+async def test_no_name_of_a_step_swallows_the_message_of_another(db: Path) -> None:
+    """The second step `a` and the first step `a#1` are two: each adds its message."""
+    runner = quick(db)
+
+    async def say(word: str) -> None:
+        await TaskContext.current().session.add("assistant", word)
+
+    @runner.task
+    async def talk(ctx: TaskContext) -> None:
+        await ctx.step("a", say, "one")
+        await ctx.step("a", say, "two")
+        await ctx.step("a#1", say, "three")
+        await ctx.options(key="b").step("a", say, "four")
+        await ctx.step("a[b]", say, "five")
+
+    async with runner:
+        session = await runner.sessions.create()
+        await talk.options(session_id=session.id).enqueue()
+        await runner.drain()
+        assert [message.content for message in await session.recent(9)] == ["one", "two", "three", "four", "five"]
