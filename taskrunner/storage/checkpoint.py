@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 import apsw
 
+from taskrunner.core.errors import StoreError
 from taskrunner.core.loop import spawn_thread
+from taskrunner.storage.sqlite_connection import FSYNC_ERRORS
 
 if TYPE_CHECKING:
     from taskrunner.storage.readers import Readers
@@ -30,15 +32,30 @@ TRUNCATE_ABOVE = 32 * 1024 * 1024
 PAUSE = 0.1
 """Seconds between two checkpoints."""
 
+CUT_WITHIN = 0.2
+"""Seconds that a truncation may wait for readers and writers; no process can commit meanwhile."""
+
+MOST_ROUNDS = 512
+"""Checkpoints (51 s of them, at least) after which a truncation is tried again that a foreign reader keeps refusing."""
+
 
 class Checkpointer:
     """Copies the WAL back in a thread that is started by the first WAL worth it."""
 
-    def __init__(self, path: Path, connect: Callable[[], apsw.Connection], readers: Readers) -> None:
+    def __init__(
+        self,
+        path: Path,
+        connect: Callable[[], apsw.Connection],
+        readers: Readers,
+        broken: Callable[[apsw.Error], None],
+    ) -> None:
         self._wal = Path(f"{path}-wal")
         self._lock = Path(f"{path}.d") / "checkpoint.lock"
         self._connect = connect
         self._readers = readers
+        self._broken = broken
+        self._rounds = 1
+        self._rounds_left = 0
         self._wanted = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -48,7 +65,8 @@ class Checkpointer:
         if not self._wanted.is_set() and self._size() > PASSIVE_ABOVE:
             self._wanted.set()
             if self._thread is None:
-                self._thread = spawn_thread("checkpointer", self._work)
+                with suppress(RuntimeError):  # no more threads: SQLite's own checkpoint is the net
+                    self._thread = spawn_thread("checkpointer", self._work)
 
     def close(self) -> None:
         """End the thread. It blocks for the checkpoint that is under way."""
@@ -64,21 +82,38 @@ class Checkpointer:
             return 0
 
     def _work(self) -> None:
-        connection = self._connect()
-        while not self._closing.is_set():
+        connection: apsw.Connection | None = None
+        while True:
+            self._wanted.wait()
             self._wanted.clear()
-            with suppress(apsw.Error, OSError), self._turn() as mine:  # it is tried again after the next commit
+            if self._closing.is_set():  # it was set before `_wanted`
+                break
+            with suppress(OSError, StoreError), self._turn() as mine:  # it is tried again after the next commit
                 if mine:
+                    connection = connection or self._connect()
                     self._checkpoint(connection)
             self._closing.wait(PAUSE)
-            self._wanted.wait()
-        connection.close()
+        if connection is not None:
+            connection.close()
 
     def _checkpoint(self, connection: apsw.Connection) -> None:
-        connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        if self._size() > TRUNCATE_ABOVE:
-            with self._readers.gate_closed():
-                connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        try:
+            connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            if self._size() > TRUNCATE_ABOVE:
+                self._truncate(connection)
+        except apsw.Error as error:
+            if getattr(error, "extendedresult", None) in FSYNC_ERRORS:
+                self._broken(error)
+
+    def _truncate(self, connection: apsw.Connection) -> None:
+        """Cut the WAL off; while somebody else's reader keeps it from that, the attempts become rare."""
+        if self._rounds_left > 0:
+            self._rounds_left -= 1
+            return
+        with self._readers.gate_closed():
+            busy = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()[0][0]
+        self._rounds = min(2 * self._rounds, MOST_ROUNDS) if busy else 1
+        self._rounds_left = self._rounds - 1
 
     @contextmanager
     def _turn(self) -> Iterator[bool]:

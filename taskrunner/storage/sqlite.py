@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
+import anyio
 import apsw
 
 from taskrunner.core.durations import stamp
@@ -14,10 +15,10 @@ from taskrunner.core.errors import StoreBusy, StoreError
 from taskrunner.core.loop import call_in_thread
 from taskrunner.storage import guard
 from taskrunner.storage.changes import Changes
-from taskrunner.storage.checkpoint import Checkpointer
+from taskrunner.storage.checkpoint import CUT_WITHIN, Checkpointer
 from taskrunner.storage.engine import Statement, Unit, load_migrations, load_queries
 from taskrunner.storage.group_commit import GroupCommit
-from taskrunner.storage.hold import SharedHold
+from taskrunner.storage.hold import SharedHold, same_file
 from taskrunner.storage.readers import Readers
 from taskrunner.storage.sqlite_connection import check_schema, connect, migrate, patience, switch_to_wal, translate
 from taskrunner.storage.sqlite_writer import Writer
@@ -53,7 +54,7 @@ class SQLiteEngine:
         self._watch: apsw.Connection | None = None
         self._writer: Writer | None = None
         self._readers = Readers(self._reader, self._translate)
-        self._checkpointer = Checkpointer(path, self._connect, self._readers)
+        self._checkpointer = Checkpointer(path, self._checkpointing, self._readers, self._no_longer_safe)
         self._changes = Changes(self._look)
         self._group = GroupCommit(self._commit, clock, self._changes.announce)
 
@@ -82,9 +83,12 @@ class SQLiteEngine:
         guard.check_access(path, writing=writing)
         engine = cls(path, clock=clock, busy_timeout=busy_timeout, durability=durability, writing=writing, vfs=vfs)
         try:
-            await call_in_thread("opening", engine._open)
+            with anyio.CancelScope(shield=True):  # a thread cannot be stopped: what it opens has to be closed again
+                await call_in_thread("opening", engine._open)
+            await anyio.lowlevel.checkpoint()
         except BaseException:
-            engine._let_go()
+            with anyio.CancelScope(shield=True):
+                await call_in_thread("closing", engine._let_go)
             raise
         if writing:
             engine._group.start()
@@ -98,14 +102,17 @@ class SQLiteEngine:
 
     async def write(self, unit: Unit) -> list[Rows]:
         """Commit a unit with whatever else is waiting, and return its rows once they are durable."""
+        self._require_writer()
         return await self._group.write(unit)
 
     def submit(self, unit: Unit, done: Callable[[Outcome], None]) -> None:
         """Commit a unit; `done` is called in the writer's thread. From any thread."""
+        self._require_writer()
         self._group.submit(unit, done)
 
     def beat(self, interval: float, make: Callable[[], Unit], done: Callable[[Outcome], None]) -> None:
         """Commit what `make` returns every `interval` seconds, from the writer's thread."""
+        self._require_writer()
         self._group.beat(interval, make, done)
 
     def stop_beat(self) -> None:
@@ -117,9 +124,14 @@ class SQLiteEngine:
         return self._changes.listen(topics)
 
     async def close(self) -> None:
-        """Commit what was submitted and close every connection; the last one of a file leaves only the file."""
-        await self._group.close()
-        await call_in_thread("closing", self._let_go)
+        """Commit what was submitted and close every connection; the last one of a file leaves only the file.
+
+        It is not cancelled half-way.
+        """
+        with anyio.CancelScope(shield=True):
+            await self._group.close()
+            watch, self._watch = self._watch, None  # nobody may look through it while the thread closes it
+            await call_in_thread("closing", self._let_go, watch)
 
     def _open(self) -> None:
         if self._writing:
@@ -163,31 +175,48 @@ class SQLiteEngine:
                 return
         hold.lock()
 
-    def _let_go(self) -> None:
-        self._readers.close()
-        self._checkpointer.close()
-        if self._hold is not None:
-            self._hold.unlock()  # else SQLite could not delete the WAL with its last connection
-        if self._watch is not None:
-            self._watch.close()
-        if self._writer is not None:
-            self._writer.close()
-        if self._hold is not None:
-            self._hold.close()
+    def _let_go(self, watch: apsw.Connection | None = None) -> None:
+        with ExitStack() as last_first:  # whatever one of them raises, the others are closed
+            if self._hold is not None:
+                last_first.callback(self._hold.close)
+            if self._writer is not None:
+                last_first.callback(self._writer.close)
+            for connection in (watch, self._watch):
+                if connection is not None:
+                    last_first.callback(connection.close)
+            if self._hold is not None:
+                last_first.callback(self._hold.unlock)  # else SQLite could not delete the WAL with its last connection
+            last_first.callback(self._checkpointer.close)
+            last_first.callback(self._readers.close)
 
     def _connect(self) -> apsw.Connection:
         return connect(
             self.path, busy_timeout=self._busy_timeout, synchronous=self._synchronous, writing=True, vfs=self._vfs
         )
 
+    def _checkpointing(self) -> apsw.Connection:
+        """A connection that waits for nobody for long: while it waits to cut the WAL off, no process can commit."""
+        return connect(self.path, busy_timeout=CUT_WITHIN, synchronous=self._synchronous, writing=True, vfs=self._vfs)
+
+    def _no_longer_safe(self, error: apsw.Error) -> None:
+        if self._writer is not None:
+            self._writer.give_up(self._translate(error))
+
     def _reader(self, busy_timeout: float | None = None) -> apsw.Connection:
         patience = self._busy_timeout if busy_timeout is None else busy_timeout
         return connect(self.path, busy_timeout=patience, synchronous=self._synchronous, writing=False, vfs=self._vfs)
 
-    def _commit(self, units: list[Unit]) -> list[Outcome]:
+    def _require_writer(self) -> Writer:
         if self._writer is None:
-            return [StoreError(f"{self.path}: this store was opened for reading only")] * len(units)
-        outcomes = self._writer.commit(units)
+            message = f"{self.path}: this store was opened for reading only"
+            raise StoreError(message)
+        return self._writer
+
+    def _commit(self, units: list[Unit]) -> list[Outcome]:
+        if self._hold is not None and not same_file(self.path, self._hold.key):  # 2 µs; a deleted file keeps nothing
+            message = f"{self.path}: the file was deleted or replaced while it was open; nothing was written"
+            return [StoreError(message) for _ in units]
+        outcomes = self._require_writer().commit(units)
         self._checkpointer.nudge()
         return outcomes
 
