@@ -145,7 +145,7 @@ class TaskContext(StepRunner):
         Raises:
             InvalidInput: not a number from 0 to 1, or not a text.
         """
-        self._recorder.check()
+        await self._recorder.admit()
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
             text = f"fraction={shown(fraction)}: a number from 0.0 to 1.0 is wanted"
             raise InvalidInput(text, path="fraction")
@@ -173,28 +173,28 @@ class TaskContext(StepRunner):
         if current_step.get() is not None:
             return make()
         recorder.check()
-        number = recorder.history.number(name)
+        number = recorder.history.number(name, kind="value")
         recorded = recorder.recorded(number, _NO_ARGUMENTS)
         if recorded is not None and recorded.value is not None:
             return decode(recorded.value, Any, name=name, error=InvalidInput)
         value = make()
         text = encode(value, name=name, error=InvalidInput)
-        recorder.postpone(number.caller, recorder.step(number, _NO_ARGUMENTS, value=text))
+        recorder.postpone(number, recorder.step(number, _NO_ARGUMENTS, value=text), failure=False)
         return value
 
     async def add_message(self, new: NewMessage) -> Message:
         """Write a message once for all attempts: with the step that is running, else under a number of its own."""
         recorder = self._recorder
-        recorder.check()
+        await recorder.admit()
         step = current_step.get()
         if step is not None and step.recorder is recorder:
             keyed = _keyed(new, recorder.fence.history_id, step.write_key)
             step.writes.append(recorder.store.messages.add(keyed))
             return _unwritten(new, recorder.clock.now())
-        number = recorder.history.number("session.add", write=True)
+        number = recorder.history.number("session.add", kind="write")
         key = f"session.add#{number.occurrence}"
         adding = recorder.store.messages.add(_keyed(new, recorder.fence.history_id, key))
-        results = await recorder.write([recorder.store.journal.fence(recorder.fence), adding], number.caller)
+        results = await recorder.write([recorder.store.journal.fence(recorder.fence), adding], number)
         return message_of(results[-1][0])
 
     def interrupt(self, reason: AttemptOver) -> None:

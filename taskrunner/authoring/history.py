@@ -12,8 +12,9 @@ is numbered in program order whatever the event loop does. Two rules keep the nu
 from __future__ import annotations
 
 from collections import Counter
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from taskrunner.core.errors import AmbiguousStep, NonDeterministicStep
 from taskrunner.core.loop import current_caller
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from taskrunner.core.model import Step
+
+_lineage: ContextVar[tuple[object, ...]] = ContextVar("lineage", default=())
+"""The async tasks (or threads) of which this one descends, itself the last, as far as they have called steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +37,20 @@ class Number:
     occurrence: int
     position: int
     turn: int | None
-    caller: object
+    call: int
+    """Which of all calls that were numbered, from 0."""
+    lineage: tuple[object, ...]
+    """Who called: an async task (or a thread), after those that it descends from."""
 
     @property
     def key(self) -> tuple[str, str, int]:
         """What it is recorded under."""
         return (self.scope, self.name, self.occurrence)
+
+    @property
+    def caller(self) -> object:
+        """The async task (or thread) that called."""
+        return self.lineage[-1]
 
     @property
     def label(self) -> str:
@@ -62,32 +74,37 @@ class History:
         self._body: object = None
         self._position = 0
         self._turn = 0
+        self.calls = 0
+        """How many calls were numbered so far."""
 
     def begin(self) -> None:
         """Say that the caller is the body itself: its calls have one order."""
         self._body = current_caller()
+        _lineage.set((self._body,))
 
-    def number(self, name: str, scope: str = "", *, write: bool = False) -> Number:
-        """Number a call. `write` numbers a write that is no step (a message): it has no turn.
+    def number(self, name: str, scope: str = "", *, kind: Literal["step", "value", "write"] = "step") -> Number:
+        """Number a call: of a step, of a value of the clock, or of a write that is no step (a message) and has no turn.
 
         Raises:
-            AmbiguousStep: another async task has used this name, and there is no key (no `scope`).
+            AmbiguousStep: another async task has used this name, with the same key (`scope`) or without any.
         """
         caller = current_caller()
-        known = self._callers.setdefault((scope, name), caller)
-        if known is not caller and not scope:
-            message = f"step {name!r} is used from several async tasks: give each its own name, or ctx.options(key=…)"
-            raise AmbiguousStep(message)
+        if self._callers.setdefault((scope, name), caller) is not caller:
+            raise AmbiguousStep(_ambiguous(name, scope, kind))
+        if (lineage := _lineage.get())[-1:] != (caller,):
+            lineage = (*lineage, caller)
+            _lineage.set(lineage)
         occurrence = self._counts[scope, name]
         self._counts[scope, name] += 1
         position = self._position
         turn: int | None = None
-        if not write:
+        if kind != "write":
             self._position += 1
             if caller is self._body:
                 turn = self._turn
                 self._turn += 1
-        return Number(scope, name, occurrence, position, turn, caller)
+        self.calls += 1
+        return Number(scope, name, occurrence, position, turn, self.calls - 1, lineage)
 
     def recorded(self, number: Number) -> Step | None:
         """What is recorded for this call, if anything.
@@ -116,3 +133,10 @@ class History:
     def is_caller_body(self) -> bool:
         """Whether the body's own async task is calling."""
         return current_caller() is self._body
+
+
+def _ambiguous(name: str, scope: str, kind: str) -> str:
+    if kind != "step":
+        return f"{name} is called from several async tasks, in an order that may change: call it inside of steps"
+    what = f"step {name!r} with key {scope!r}" if scope else f"step {name!r}"
+    return f"{what} is used from several async tasks: give each its own name, or ctx.options(key=…)"

@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import anyio
+import anyio.lowlevel
+
 from taskrunner.authoring.history import History, Number
-from taskrunner.core.errors import AttemptOver, LeaseLost, NonDeterministicStep
+from taskrunner.core.errors import AttemptOver, LeaseLost, NonDeterministicStep, StoreError
+from taskrunner.core.loop import has_ended, has_returned
 from taskrunner.core.model import Step
 
 if TYPE_CHECKING:
@@ -20,10 +24,27 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class _Pending:
-    """A record that waits for its caller's next write: a failure that the body caught, or a value of the clock."""
+    """A record that waits for a write that may depend on it: a failure that the body caught, or a `ctx.now()`."""
 
-    caller: object
     statement: Statement
+    after: int
+    """The number of calls when it came up: what was called before knows nothing of it."""
+    lineage: tuple[object, ...] | None
+    """Who a failure was raised to, or None for a value, which everybody may know."""
+
+    def is_known_to(self, number: Number) -> bool:
+        """Whether who called this may know of it.
+
+        A failure that left its async task is known to those that the task descends from, which may have caught it:
+        its siblings must not write it, for perhaps nobody catches it, and then it is to be run again.
+        """
+        if number.call < self.after:
+            return False
+        if self.lineage is None or self.lineage[-1] is number.caller:
+            return True
+        if not has_ended(self.lineage[-1]):
+            return False
+        return number.caller in self.lineage or has_returned(self.lineage[-1])
 
 
 class Recorder:
@@ -44,10 +65,17 @@ class Recorder:
 
     def check(self, *, new_step: bool = False) -> None:
         """Refuse to go on when the attempt is over, or for a new step when it is asked to end."""
-        if self.over is not None:
-            raise self.over
-        if new_step and self.ending is not None:
-            raise self.ending
+        reason = self.over or (self.ending if new_step else None)
+        if reason is not None:
+            raise reason.with_traceback(None)  # which would grow with each time that it is raised
+
+    async def admit(self, *, new_step: bool = False) -> None:
+        """As `check`; but code that catches everything and asks again must not keep the event loop for itself."""
+        try:
+            self.check(new_step=new_step)
+        except AttemptOver:
+            await anyio.lowlevel.cancel_shielded_checkpoint()
+            raise
 
     def end(self, error: AttemptOver) -> AttemptOver:
         """Mark the attempt as over, whatever its code catches, and return the error to raise."""
@@ -90,18 +118,19 @@ class Recorder:
         )
         return self.store.journal.record(self.fence, record)
 
-    def postpone(self, caller: object, statement: Statement) -> None:
-        """Keep a record for the caller's next write."""
-        self._pending.append(_Pending(caller, statement))
+    def postpone(self, number: Number, statement: Statement, *, failure: bool) -> None:
+        """Keep a record for the next write that may depend on it."""
+        lineage = number.lineage if failure else None
+        self._pending.append(_Pending(statement, self.history.calls, lineage))
 
-    async def write(self, statements: Sequence[Statement], caller: object) -> list[Rows]:
-        """Commit statements with what this caller has postponed and the latest progress; the rows of the given ones.
+    async def write(self, statements: Sequence[Statement], number: Number) -> list[Rows]:
+        """Commit statements with the records that they may depend on and the latest progress; the rows of the former.
 
         Raises:
             LeaseLost: the task was taken from this attempt, and nothing was written.
         """
-        self.check()
-        riders = [pending for pending in self._pending if pending.caller is caller]
+        await self.admit()
+        riders = [pending for pending in self._pending if pending.is_known_to(number)]
         progress, self._progress = self._progress, None
         ride = [rider.statement for rider in riders]
         if progress is not None:
@@ -111,7 +140,7 @@ class Recorder:
             results = await self.store.journal.write([*ride, *statements])
         except LeaseLost as lost:
             raise self.end(lost) from None
-        except BaseException:
+        except StoreError:  # but not a cancellation, which takes nothing back
             self._pending = [*riders, *self._pending]
             self._progress = self._progress or progress
             raise

@@ -115,7 +115,6 @@ class StepRunner:
             LeaseLost: the task was taken from this attempt (a BaseException, as is the next).
             NonDeterministicStep: the body does not take the steps that are recorded.
         """
-        self._recorder.check()
         name = _name(name, "name")
         if not callable(fn):
             message = f"step {name!r}: fn={shown(fn)} is not a function (pass the function itself and its arguments)"
@@ -128,13 +127,13 @@ class StepRunner:
 
     async def _take(self, number: Number, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as fn returns
         recorder = self._recorder
-        recorder.check()
+        await recorder.admit()
         digest = payload.digest(args, kwargs)
         returns = payload.returns_of(fn) if self._options.returns is payload.UNTYPED else self._options.returns
         recorded = recorder.recorded(number, digest)
         if recorded is not None:
             return self._replay(number, recorded, returns)
-        recorder.check(new_step=True)
+        await recorder.admit(new_step=True)
         scope = StepScope(recorder, number)
         try:
             result = await self._run(scope, partial(fn, *args, **kwargs))
@@ -143,11 +142,11 @@ class StepRunner:
         except Exception as error:
             failure = StepFailed(number.label, error_type_of(error), error_text(error))
             described = (failure.error_type, failure.details)
-            recorder.postpone(number.caller, recorder.step(number, digest, value=None, failure=described))
+            recorder.postpone(number, recorder.step(number, digest, value=None, failure=described), failure=True)
             raise failure from error
         what = f"the result of step {number.label!r}"
         text, value = payload.record(result, returns, name=what, error=InvalidResult, limit=self.max_payload)
-        await recorder.write([recorder.step(number, digest, value=text), *scope.writes], number.caller)
+        await recorder.write([recorder.step(number, digest, value=text), *scope.writes], number)
         recorder.recorded_steps += 1
         return value
 
@@ -181,7 +180,7 @@ class StepRunner:
             finally:
                 current_step.reset(token)
             await anyio.sleep(delay)
-            self._recorder.check(new_step=True)
+            await self._recorder.admit(new_step=True)
 
 
 async def _call_once(call: Callable[[], Any], timeout: float | None, label: str) -> Any:  # noqa: ANN401, ASYNC109 - as fn

@@ -138,3 +138,17 @@ def current_caller() -> object:
         except RuntimeError:
             task = None
     return task or threading.current_thread()
+
+
+def has_ended(caller: object) -> bool:
+    """Whether an async task (or thread), as `current_caller` told of it, has come to its end."""
+    if isinstance(caller, asyncio.Task):
+        return caller.done()
+    return isinstance(caller, threading.Thread) and not caller.is_alive()
+
+
+def has_returned(caller: object) -> bool:
+    """Whether it has ended, and not by an error or a cancellation; of a thread nobody can tell."""
+    if isinstance(caller, asyncio.Task):
+        return caller.done() and not caller.cancelled() and caller.exception() is None
+    return has_ended(caller)
