@@ -162,7 +162,7 @@ def _lines(figures: Figures, report: Report, missing: list[str]) -> list[tuple[s
         if restart.recovery is not None:
             lines.append((f"  from restart to the next step{which}", f"{restart.recovery:.2f} s"))
     lines.append(("  recorded steps run again", f"{len(figures.repeated)}"))
-    lines.append(("  steps under way at a kill, run again", f"{figures.cut_short}"))
+    lines.append(("  steps under way at a kill and run again", f"{figures.cut_short}"))
     return lines
 
 
