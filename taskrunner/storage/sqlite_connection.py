@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from importlib import metadata
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import apsw
 
@@ -56,10 +56,19 @@ def connect(
             f"query_only = {'OFF' if writing else 'ON'}",
         ):
             connection.execute(f"PRAGMA {pragma}").fetchall()
+        connection.create_scalar_function("is_utf8", _is_utf8, 1, deterministic=True)
         connection.execute("PRAGMA user_version").fetchall()  # the first look at the file: is it a database at all?
     except apsw.Error as error:
         raise translate(error, path) from error
     return connection
+
+
+def _is_utf8(*content: Any) -> bool:  # noqa: ANN401 - SQLite hands over what it likes: here, one BLOB
+    try:
+        content[0].decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def patience(seconds: float, step: float = 0.02) -> Iterator[Callable[[], object]]:

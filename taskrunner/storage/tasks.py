@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from taskrunner.core.durations import after, moment, stamp
 from taskrunner.core.errors import LeaseLost, NoSession, StoreError, TaskNotFound, TaskRunnerError
-from taskrunner.storage.engine import Refused, Rejected, Statement, Unit
+from taskrunner.storage.engine import Refused, Rejected, Statement, Unit, Unreadable
 from taskrunner.storage.rows import task_of
 
 if TYPE_CHECKING:
@@ -155,7 +155,12 @@ class TaskStore:
                 Statement("claimable_queues", {}),
             ),
         )
-        _due, recovered, *claimed, left = await self._engine.write(unit)
+        try:
+            results = await self._engine.write(unit)
+        except Unreadable:  # something that is no taskrunner wrote a row, and it must not stop the others
+            await self._engine.write(Unit((Statement("set_aside_unreadable", {"now": now}),), topics=(WORK,)))
+            results = await self._engine.write(unit)
+        _due, recovered, *claimed, left = results
         tasks, unreadable = _readable([row for rows in claimed for row in rows])
         tasks.sort(key=lambda task: (task.priority, task.seq))
         return Claim(tasks, unreadable, [Recovered(*row) for row in recovered], [str(row[0]) for row in left])  # type: ignore[arg-type]

@@ -207,6 +207,11 @@ CREATE TRIGGER tasks_born BEFORE INSERT ON tasks
 WHEN NEW.status <> 'pending' OR NEW.attempt <> 0 OR NEW.series <> 0
 BEGIN SELECT RAISE(ABORT, 'a task is born pending, before its first attempt'); END;
 
+-- INSERT OR REPLACE deletes the old row without asking any trigger but those of the insert.
+CREATE TRIGGER tasks_kept BEFORE INSERT ON tasks
+WHEN EXISTS (SELECT 1 FROM tasks WHERE id = NEW.id OR seq = NEW.seq)
+BEGIN SELECT RAISE(ABORT, 'a task is not replaced by another of its id'); END;
+
 CREATE TRIGGER tasks_move BEFORE UPDATE OF status ON tasks
 WHEN OLD.status <> NEW.status AND NOT (
   (OLD.status = 'pending' AND NEW.status IN ('failed', 'cancelled'))
@@ -228,9 +233,9 @@ WHEN OLD.status IN ('completed', 'failed', 'cancelled') AND NEW.series = OLD.ser
   OR NEW.error_message IS NOT OLD.error_message OR NEW.completed_at IS NOT OLD.completed_at OR NEW.progress IS NOT OLD.progress)
 BEGIN SELECT RAISE(ABORT, 'a finished task is final'); END;
 
-CREATE TRIGGER tasks_identity BEFORE UPDATE OF id, type, created_at ON tasks
-WHEN NEW.id IS NOT OLD.id OR NEW.type IS NOT OLD.type OR NEW.created_at IS NOT OLD.created_at
-BEGIN SELECT RAISE(ABORT, 'a task keeps its id, its type and its birth'); END;
+CREATE TRIGGER tasks_identity BEFORE UPDATE OF seq, id, type, created_at ON tasks
+WHEN NEW.seq IS NOT OLD.seq OR NEW.id IS NOT OLD.id OR NEW.type IS NOT OLD.type OR NEW.created_at IS NOT OLD.created_at
+BEGIN SELECT RAISE(ABORT, 'a task keeps its id, its place, its type and its birth'); END;
 
 CREATE TRIGGER tasks_progress BEFORE UPDATE OF progress ON tasks
 WHEN NEW.progress < OLD.progress AND NEW.series = OLD.series
@@ -243,8 +248,9 @@ BEGIN SELECT RAISE(ABORT, 'an acknowledged cancel is not taken back'); END;
 CREATE TRIGGER tasks_retry_clean BEFORE UPDATE OF series ON tasks
 WHEN NEW.series <> OLD.series AND (
   NEW.output IS NOT NULL OR NEW.error_message IS NOT NULL OR NEW.completed_at IS NOT NULL OR NEW.cancel_requested_at IS NOT NULL
-  OR NEW.waiting_for IS NOT NULL OR NEW.retry_count <> 0 OR NEW.losses <> 0)
-BEGIN SELECT RAISE(ABORT, 'a retried task starts clean'); END;
+  OR NEW.waiting_for IS NOT NULL OR NEW.retry_count <> 0 OR NEW.losses <> 0
+  OR NEW.input IS NOT OLD.input OR NEW.history_id IS NOT OLD.history_id)
+BEGIN SELECT RAISE(ABORT, 'a retried task starts clean, with its own input and recorded steps'); END;
 
 CREATE TRIGGER tasks_retried AFTER UPDATE OF series ON tasks WHEN NEW.series <> OLD.series
 BEGIN
@@ -271,7 +277,12 @@ CREATE TRIGGER tasks_deleted_session BEFORE INSERT ON tasks
 WHEN NEW.session_id IS NOT NULL AND EXISTS (SELECT 1 FROM sessions WHERE id = NEW.session_id AND status = 'deleted')
 BEGIN SELECT RAISE(ABORT, 'the session is deleted: it takes no new tasks'); END;
 
--- Steps and ended attempts are written once.
+-- Steps, ended attempts and retries are written once, and go with their task only.
+CREATE TRIGGER steps_once BEFORE INSERT ON steps
+WHEN EXISTS (SELECT 1 FROM steps WHERE seq = NEW.seq) OR EXISTS (SELECT 1 FROM steps
+  WHERE history_id = NEW.history_id AND scope = NEW.scope AND name = NEW.name AND occurrence = NEW.occurrence)
+BEGIN SELECT RAISE(ABORT, 'this step is recorded already'); END;
+
 CREATE TRIGGER steps_immutable BEFORE UPDATE ON steps
 BEGIN SELECT RAISE(ABORT, 'a recorded step never changes'); END;
 
@@ -281,6 +292,15 @@ BEGIN SELECT RAISE(ABORT, 'the steps of an unfinished task are not deleted'); EN
 
 CREATE TRIGGER attempts_immutable BEFORE UPDATE ON attempts
 BEGIN SELECT RAISE(ABORT, 'an ended attempt never changes'); END;
+
+CREATE TRIGGER attempts_kept BEFORE DELETE ON attempts WHEN EXISTS (SELECT 1 FROM tasks WHERE id = OLD.task_id)
+BEGIN SELECT RAISE(ABORT, 'the attempts of a task are not deleted'); END;
+
+CREATE TRIGGER retries_immutable BEFORE UPDATE ON retries
+BEGIN SELECT RAISE(ABORT, 'the record of a retry never changes'); END;
+
+CREATE TRIGGER retries_kept BEFORE DELETE ON retries WHEN EXISTS (SELECT 1 FROM tasks WHERE id = OLD.task_id)
+BEGIN SELECT RAISE(ABORT, 'the retries of a task are not deleted'); END;
 
 -- Conversations only grow, and their sum of tokens is kept here, so that nobody can forget it.
 CREATE TRIGGER messages_parent BEFORE INSERT ON messages
@@ -297,7 +317,18 @@ BEGIN
   WHERE id = NEW.session_id;
 END;
 
+CREATE TRIGGER messages_uncounted AFTER DELETE ON messages
+BEGIN
+  UPDATE sessions SET token_usage = token_usage - OLD.token_count WHERE id = OLD.session_id;
+END;
+
+CREATE TRIGGER messages_once BEFORE INSERT ON messages
+WHEN EXISTS (SELECT 1 FROM messages WHERE id = NEW.id OR seq = NEW.seq)
+BEGIN SELECT RAISE(ABORT, 'a message is not replaced by another of its id'); END;
+
 CREATE TRIGGER messages_immutable BEFORE UPDATE ON messages
-WHEN NEW.id IS NOT OLD.id OR NEW.session_id IS NOT OLD.session_id OR NEW.role IS NOT OLD.role OR NEW.content IS NOT OLD.content
-  OR NEW.tool_calls IS NOT OLD.tool_calls OR NEW.token_count IS NOT OLD.token_count OR NEW.payload IS NOT OLD.payload
+WHEN NEW.seq IS NOT OLD.seq OR NEW.id IS NOT OLD.id OR NEW.session_id IS NOT OLD.session_id OR NEW.role IS NOT OLD.role
+  OR NEW.content IS NOT OLD.content OR NEW.tool_calls IS NOT OLD.tool_calls OR NEW.tool_call_id IS NOT OLD.tool_call_id
+  OR NEW.parent_msg_id IS NOT OLD.parent_msg_id OR NEW.token_count IS NOT OLD.token_count OR NEW.payload IS NOT OLD.payload
+  OR NEW.history_id IS NOT OLD.history_id OR NEW.write_key IS NOT OLD.write_key OR NEW.created_at IS NOT OLD.created_at
 BEGIN SELECT RAISE(ABORT, 'a message never changes'); END;

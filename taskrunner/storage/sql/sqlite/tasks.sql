@@ -61,6 +61,18 @@ UPDATE tasks SET
 FROM orphans WHERE tasks.seq = orphans.seq
 RETURNING id, type, queue, status, losses
 
+-- Unfinished rows that hold text which is not UTF-8, written by something that is no taskrunner: a claim that met one
+-- would come back empty-handed for ever. It looks at every unfinished row, so it is for that case alone.
+-- name: set_aside_unreadable
+UPDATE tasks SET
+  status = CASE WHEN cancel_requested_at IS NULL THEN 'failed' ELSE 'cancelled' END,
+  outcome = CASE WHEN status = 'running' THEN CASE WHEN cancel_requested_at IS NULL THEN 'failed' ELSE 'cancelled' END END,
+  error_type = 'taskrunner.StoreError', error_message = 'its row is unreadable: it holds text that is not UTF-8', traceback = NULL,
+  hold = 0, waiting_for = NULL, slot = NULL, lease_owner = NULL, completed_at = :now, updated_at = :now
+WHERE status IN ('pending', 'running') AND NOT is_utf8(CAST(concat_ws(' ', id, session_id, parent_task_id, type, queue, waiting_for,
+  unique_key, idempotency_key, cancel_requested_at, input, output, error_type, error_message, progress_message, history_id, lease_owner,
+  run_at, scheduled_for, started_at, created_at, updated_at) AS BLOB))
+
 -- One claim per queue, in order of priority and enqueue; never more than the supervisor's free slots.
 -- name: claim
 UPDATE tasks SET status = 'running', lease_owner = :owner, attempt = attempt + 1, outcome = NULL, started_at = :now, updated_at = :now
