@@ -34,9 +34,11 @@ def task_topic(task_id: str) -> str:
 class KeyTaken(TaskRunnerError):
     """An unfinished task holds this unique key."""
 
-    def __init__(self, new: NewTask) -> None:
+    def __init__(self, new: NewTask, *, twin: bool) -> None:
         super().__init__(f"an unfinished task {new.type!r} has unique_key={new.unique_key!r} already")
         self.new = new
+        self.twin = twin
+        """Whether a task before it in the same batch has that key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,9 @@ class TaskStore:
         try:
             results = await self._engine.write(unit)
         except Refused as refused:
-            raise KeyTaken(new[refused.index]) from None
+            taken = new[refused.index]
+            keys = [(each.type, each.unique_key) for each in new[: refused.index]]
+            raise KeyTaken(taken, twin=(taken.type, taken.unique_key) in keys) from None
         except Rejected as rejected:
             raise _no_session(rejected) from rejected
         return [str(rows[0][0]) for rows in results]
