@@ -6,7 +6,7 @@ another `Clock` decides both.
 
 from __future__ import annotations
 
-import secrets
+import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,33 @@ import uuid6
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _RANDOM_BITS = 74  # what a version 7 UUID leaves beside its 48 bits of milliseconds, version and variant (RFC 9562)
+_WORD = 16  # bytes
+_WORDS = 256
+
+
+class _Randomness:
+    """Random words of 128 bits from the operating system, asked for in blocks.
+
+    Each asking lets go of the interpreter's lock, and beside a busy thread it takes 30 µs to get it back. No word is
+    given out twice: taking one from a list is atomic, and a forked child begins without any.
+    """
+
+    def __init__(self) -> None:
+        self._words: list[int] = []
+        os.register_at_fork(after_in_child=self._words.clear)
+
+    def word(self) -> int:
+        try:
+            return self._words.pop()
+        except IndexError:
+            block = os.urandom(_WORD * _WORDS)
+            words = [int.from_bytes(block[start : start + _WORD]) for start in range(0, len(block), _WORD)]
+            word = words.pop()
+            self._words.extend(words)
+            return word
+
+
+_randomness = _Randomness()
 
 
 class Clock:
@@ -37,7 +64,10 @@ class Clock:
 
     def bits(self, count: int) -> int:
         """`count` random bits from the operating system."""
-        return secrets.randbits(count)
+        value = 0
+        for _ in range(0, count, 8 * _WORD):
+            value = value << 8 * _WORD | _randomness.word()
+        return value >> -count % (8 * _WORD)
 
     def random(self) -> float:
         """A random float, 0.0 <= x < 1.0."""
