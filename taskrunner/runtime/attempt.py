@@ -6,7 +6,8 @@ no say. The body runs detached, so that code which ignores its cancellation hold
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import datetime
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -15,7 +16,7 @@ import anyio
 from taskrunner.authoring.context import TaskContext, enter
 from taskrunner.authoring.definition import current_host
 from taskrunner.core import payload
-from taskrunner.core.durations import seconds
+from taskrunner.core.durations import aware, seconds
 from taskrunner.core.errors import (
     AttemptOver,
     Fail,
@@ -45,6 +46,9 @@ _WHY: dict[Reason, str] = {
     "stop": "the supervisor is stopping: the task goes on later, from its last recorded step",
     "lost": "the task was taken from this attempt",
 }
+
+_FINAL = (Fail, InvalidInput, InvalidResult)
+"""Errors that no retry would help."""
 
 
 class RunningTask:
@@ -166,24 +170,32 @@ class RunningTask:
         return recorder.store.tasks.complete(recorder.fence, text), None
 
     def _retry_in(self, error: BaseException) -> float | None:
-        """Seconds until it is run again, if it is to be: whether retries are left, the store knows."""
-        if isinstance(error, Retry):
-            return self._after(error)
-        final = isinstance(error, Fail | InvalidInput | InvalidResult) or not isinstance(error, Exception)
-        if final or not self.definition.policy.wants(error, self.task.retry_count):
+        """Seconds until it is run again, if it is to be: whether retries are left, the store knows.
+
+        What a branch of a task group raised comes as a group of errors, and counts as if the body had raised it.
+        """
+        errors, policy, retries = list(_single_errors(error)), self.definition.policy, self.task.retry_count
+        if any(
+            isinstance(one, Fail | InvalidInput | InvalidResult) or not isinstance(one, Exception) for one in errors
+        ):
             return None
-        return self.definition.policy.delay(error, self.task.retry_count)
+        asked = next((one for one in errors if isinstance(one, Retry)), None)
+        if asked is not None:
+            return self._after(asked)
+        if policy.wants(error, retries) or all(policy.wants(one, retries) for one in errors):
+            return policy.delay(errors[0], retries)
+        return None
 
     def _after(self, error: Retry) -> float:
         after = error.after
-        if after is None:
-            return self.definition.policy.delay(error, self.task.retry_count)
         try:
             if isinstance(after, datetime):
-                return max(0.0, (after.astimezone(UTC) - self.recorder.clock.now()).total_seconds())
-            return seconds(after, "after", zero=True)
-        except (InvalidInput, OverflowError):
-            return self.definition.policy.delay(error, self.task.retry_count)
+                return max(0.0, (aware(after, "after") - self.recorder.clock.now()).total_seconds())
+            if after is not None:
+                return seconds(after, "after", zero=True)
+        except InvalidInput as refused:
+            error.add_note(f"{refused}; the task's own wait= counts")
+        return self.definition.policy.delay(error, self.task.retry_count)
 
     def _failed(self, error: BaseException, retry_in: float | None) -> Statement:
         return self.recorder.store.tasks.fail(
@@ -193,3 +205,11 @@ class RunningTask:
             traceback=traceback_text(error) if error.__traceback__ is not None else None,
             retry_in=retry_in,
         )
+
+
+def _single_errors(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for part in error.exceptions:
+            yield from _single_errors(part)
+    else:
+        yield error

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from inspect import isawaitable
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +43,12 @@ async def ended(runner: TaskRunner, bound: BoundTask[Any], *, within: float = 10
 
 
 async def until(what: Callable[[], object], *, within: float = 5) -> None:
-    """Wait until something holds."""
+    """Wait until something holds; it may be something to be awaited."""
     with anyio.fail_after(within):
-        while not what():  # noqa: ASYNC110 - whatever it is, it does not tell of itself
+        while True:
+            answer = what()
+            if await answer if isawaitable(answer) else answer:
+                return
             await anyio.sleep(0.005)
 
 
