@@ -330,9 +330,6 @@ class TaskRunner(Tasks):
                 holder = await store.tasks.holder_of(taken.new)
                 if holder is not None:  # else it has ended meanwhile
                     raise DuplicateTask(str(taken), self.handle(holder)) from None
-                if taken.twin:
-                    message = f"unique_key={taken.new.unique_key!r}: two tasks of one enqueue_many have it"
-                    raise InvalidInput(message, path="unique_key") from None
             else:
                 return [TaskHandle(self, task_id, each.returns) for task_id, each in zip(ids, many, strict=True)]
 

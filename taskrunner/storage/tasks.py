@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from taskrunner.core.durations import after, moment, stamp
-from taskrunner.core.errors import LeaseLost, NoSession, StoreError, TaskNotFound, TaskRunnerError
+from taskrunner.core.errors import InvalidInput, LeaseLost, NoSession, StoreError, TaskNotFound, TaskRunnerError
 from taskrunner.storage.engine import Refused, Rejected, Statement, Unit, Unreadable
 from taskrunner.storage.rows import task_of
 
@@ -34,11 +34,9 @@ def task_topic(task_id: str) -> str:
 class KeyTaken(TaskRunnerError):
     """An unfinished task holds this unique key."""
 
-    def __init__(self, new: NewTask, *, twin: bool) -> None:
+    def __init__(self, new: NewTask) -> None:
         super().__init__(f"an unfinished task {new.type!r} has unique_key={new.unique_key!r} already")
         self.new = new
-        self.twin = twin
-        """Whether a task before it in the same batch has that key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +79,11 @@ class TaskStore:
         return (await self.enqueue_many([new]))[0]
 
     async def enqueue_many(self, new: Sequence[NewTask]) -> list[str]:
-        """Store many tasks in one commit, all or none, and return their ids in order. Raises as `enqueue` does."""
+        """Store many tasks in one commit, all or none, and return their ids in order. Raises as `enqueue` does.
+
+        Raises:
+            InvalidInput: two of them have one unique key, which the second may not reuse.
+        """
         if not new:
             return []
         now = self._clock.now()
@@ -90,8 +92,10 @@ class TaskStore:
             results = await self._engine.write(unit)
         except Refused as refused:
             taken = new[refused.index]
-            keys = [(each.type, each.unique_key) for each in new[: refused.index]]
-            raise KeyTaken(taken, twin=(taken.type, taken.unique_key) in keys) from None
+            if any((each.type, each.unique_key) == (taken.type, taken.unique_key) for each in new[: refused.index]):
+                message = f"unique_key={taken.unique_key!r}: two tasks of one batch have it, and the second rejects that"
+                raise InvalidInput(message, path="unique_key") from None
+            raise KeyTaken(taken) from None
         except Rejected as rejected:
             raise _no_session(rejected) from rejected
         return [str(rows[0][0]) for rows in results]
