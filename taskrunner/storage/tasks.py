@@ -93,7 +93,7 @@ class TaskStore:
         except Refused as refused:
             taken = new[refused.index]
             if any((each.type, each.unique_key) == (taken.type, taken.unique_key) for each in new[: refused.index]):
-                message = f"unique_key={taken.unique_key!r}: two tasks of one batch have it, and the second rejects that"
+                message = f"unique_key={taken.unique_key!r}: two tasks of one batch have it, and may not share it"
                 raise InvalidInput(message, path="unique_key") from None
             raise KeyTaken(taken) from None
         except Rejected as rejected:
