@@ -79,6 +79,11 @@ class RunningTask:
         self._result: Any = None
         self._error: BaseException | None = None
 
+    def take_no_more(self, reason: Reason) -> None:
+        """Have the body take no new steps from now on. From any thread: the loop may be blocked by this very body."""
+        self.reason = reason
+        self.recorder.ending = AttemptOver(_WHY[reason])
+
     def interrupt(self, reason: Reason) -> None:
         """Ask the body to end. The first reason counts, but for a lost task nothing else does."""
         if self.reason is None or reason == "lost":
@@ -140,7 +145,7 @@ class RunningTask:
             return self._failed(over, None), over
         if over is not None or self.reason == "lost":
             return None, over
-        if self.reason == "timeout" and self.scope.cancel_called:
+        if self.reason == "timeout" and (self.scope.cancel_called or self._error is not None):
             return self.timed_out(), None
         if self._error is None:
             return self._completed()

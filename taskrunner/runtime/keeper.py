@@ -257,7 +257,7 @@ class Keeper:
 
         def done(outcome: Outcome) -> None:
             if isinstance(outcome, StoreBusy):
-                running.forced = False
+                running.force_at, running.forced = None, False
                 self._watchdog.force_after(running, WRITE_AGAIN)
                 return
             status = None if isinstance(outcome, StoreError) else str(outcome[-1][0][0])

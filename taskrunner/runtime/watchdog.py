@@ -82,7 +82,7 @@ class Watchdog:
             if each.deadline is not None and now >= each.deadline:
                 each.deadline = None
                 if each.reason is None:
-                    each.reason = "timeout"
+                    each.take_no_more("timeout")
                     self.force_after(each, self._grace)
                     self._loop.post(each.interrupt, "timeout")
             if each.force_at is not None and now >= each.force_at and not each.forced:
