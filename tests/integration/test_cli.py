@@ -204,6 +204,16 @@ def test_a_module_that_cannot_be_imported(folder: Folder, source: str) -> None:
     assert_one_sentence(done, 2, "'mine'", BROKEN_APPS[source], f"mine.py:{line}")
 
 
+def test_an_import_that_never_ends(folder: Folder) -> None:
+    """B78: an import that goes on and on is named with the place where it is, so that nobody waits in the dark."""
+    (folder.path / "mine.py").write_text("import time\n\ntime.sleep(60)\n", encoding="utf-8")
+    with folder.started("run", "mine:runner") as child:
+        assert child.stdout is not None
+        line = child.stdout.readline()
+    assert line.startswith("taskrunner: the import of 'mine' goes on for more than 5 s")
+    assert "mine.py:3" in line
+
+
 @pytest.mark.parametrize("args", READING)
 def test_a_reader_creates_nothing(folder: Folder, args: tuple[str, ...]) -> None:
     """A reading command on a store that is not there ends with 3 and makes none."""
