@@ -112,6 +112,8 @@ class RunningTask:
             finally:
                 if self.scope.cancelled_caught and self._error is None:
                     self._error = AttemptOver(_WHY[self.reason or "stop"])
+                if self.recorder.ending is None:  # what the body has left running takes no steps in its name
+                    self.recorder.ending = AttemptOver("the task's body has ended: it takes no new steps")
                 self.body_ended = True
                 self.stirred.set()
 

@@ -16,7 +16,7 @@ from taskrunner.core.loop import LoopRef
 from taskrunner.core.model import Fence
 from taskrunner.core.states import TERMINAL
 from taskrunner.resources.sessions import Session
-from taskrunner.runtime.attempt import RunningTask
+from taskrunner.runtime.attempt import Reason, RunningTask
 from taskrunner.runtime.watchdog import Watchdog
 from taskrunner.storage.engine import Rejected, Unit
 
@@ -57,6 +57,7 @@ class Keeper:
         self._watchdog = Watchdog(self._clock, self._events, self._settings.grace, self._force)
         self._empty = anyio.Event()
         self._asked: set[tuple[str, int]] = set()
+        self._over: Reason | None = None
         self.running: dict[str, RunningTask] = {}
         self.starting = 0
         self.leaked: set[RunningTask] = set()
@@ -121,12 +122,14 @@ class Keeper:
 
     def hand_back(self, patience: float) -> None:
         """Ask every body to end, and hand its task back unharmed; after `patience` seconds in any case."""
+        self._over = self._over or "stop"
         for running in list(self.running.values()):
             running.interrupt("stop")
             self._watchdog.force_after(running, patience)
 
     def abandon_all(self) -> None:
         """The lease is lost: every body has to end, and nothing of it will be kept."""
+        self._over = "lost"
         for running in list(self.running.values()):
             running.interrupt("lost")
             self._watchdog.force_after(running, LET_GO)
@@ -148,6 +151,9 @@ class Keeper:
                 return
             finally:
                 self.starting -= 1
+            if self._over is not None:
+                await self._end_unbegun(task)
+                return
             self.running[task.id] = running
             try:
                 self._events.emit("task.started", task_id=task.id, task_type=task.type, attempt=task.attempt)
@@ -161,6 +167,14 @@ class Keeper:
             finally:
                 self._watchdog.remove(running)
                 self._let_go(running)
+
+    async def _end_unbegun(self, task: Task) -> None:
+        """Let go of a task that was still being prepared when everything here was asked to end."""
+        if self._over != "lost":
+            await self._write_end(task.fence, self._store.tasks.release(task.fence))
+        name = "task.fenced" if self._over == "lost" else "task.released"
+        self._events.emit(name, task_id=task.id, task_type=task.type, attempt=task.attempt)
+        self._freed()
 
     async def _refuse(self, task: Task, error: Exception) -> None:
         """Fail a task that cannot even begin, so that it stands in nobody's way; a busy store is no fault of it."""
@@ -199,8 +213,8 @@ class Keeper:
         task = running.task
         self.running.pop(task.id, None)
         self._asked.discard((task.id, task.attempt))
+        running.recorder.end(LeaseLost())
         if not running.body_ended:
-            running.recorder.end(LeaseLost())
             self.leaked = {each for each in self.leaked if not each.body_ended} | {running}
             self._events.warn("task.leaked", task_id=task.id, task_type=task.type, reason=running.reason)
         self._freed()
