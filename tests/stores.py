@@ -1,0 +1,111 @@
+"""Stores for tests: open ones, bare files of the present schema, and what another program sees of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import apsw
+
+from taskrunner.core.clock import Clock
+from taskrunner.core.model import NewTask, SupervisorRow, Task
+from taskrunner.core.settings import resolve
+from taskrunner.storage import guard
+from taskrunner.storage.engine import load_queries
+from taskrunner.storage.sqlite import SQLiteEngine
+from taskrunner.storage.sqlite_connection import connect, migrate
+from taskrunner.storage.store import Store
+
+NOW = "2026-01-01T00:00:00.000000Z"
+LATER = "2026-01-01T00:01:00.000000Z"
+
+
+@asynccontextmanager
+async def open_store(
+    db: Path, *, clock: Clock | None = None, writing: bool = True, vfs: str | None = None, **given: object
+) -> AsyncIterator[Store]:
+    """A store with the settings given, over SQLite's `vfs` if one is named."""
+    clock = clock or Clock()
+    settings = resolve(code={"db": db, **given})
+    engine = await SQLiteEngine.open(
+        guard.resolve(settings.db),
+        clock=clock,
+        busy_timeout=settings.busy_timeout,
+        durability=settings.durability,
+        writing=writing,
+        vfs=vfs,
+    )
+    try:
+        yield Store(engine, clock, settings)
+    finally:
+        await engine.close()
+
+
+def new_task(type: str = "job", **options: Any) -> NewTask:  # noqa: A002, ANN401 - the fields' names and kinds
+    """A task to be enqueued."""
+    return NewTask(**{"type": type, "input": "{}", **options})
+
+
+async def register(store: Store, owner: str, *, lease: float = 60.0) -> None:
+    """Store a living supervisor."""
+    clock = Clock()
+    row = SupervisorRow(
+        id=owner,
+        boot_id=clock.boot_id(),
+        pid=1,
+        pid_namespace="",
+        start_time=0,
+        host="here",
+        lock_name=f"{owner}.lock",
+        expires_at=0,
+        started_at=clock.now(),
+        beat_at=clock.now(),
+        ended_at=None,
+        ended_how=None,
+    )
+    await store.owners.register(row, "0", lease, [])
+
+
+async def claim(store: Store, owner: str = "me", slots: int = 64, queues: Sequence[str] = ("default",)) -> list[Task]:
+    """Claim what is due."""
+    return (await store.tasks.claim(owner, queues, slots)).tasks
+
+
+def bare(db: Path) -> apsw.Connection:
+    """A connection to a file of the present schema, without an engine: only the schema's own rules hold."""
+    guard.create_private(db)
+    connection = connect(db, busy_timeout=5.0, synchronous="OFF", writing=True)
+    connection.pragma("journal_mode", "wal")
+    migrate(connection, db, Clock(), load_queries("sqlite"))
+    return connection
+
+
+_SQL = """
+import json, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], timeout=5, isolation_level=None)
+connection.execute("PRAGMA foreign_keys = ON")
+answers = []
+for statement in json.loads(sys.argv[2]):
+    answers.append(connection.execute(statement).fetchall())
+connection.close()
+print(json.dumps(answers[-1]))
+"""
+
+
+def sql(db: Path, *statements: str) -> list[list[Any]]:
+    """What Python's own sqlite3 answers to the last statement, in a process of its own, as anybody may ask."""
+    words = [sys.executable, "-c", _SQL, str(db), json.dumps(statements)]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    rows: list[list[Any]] = json.loads(done.stdout)
+    return rows
+
+
+def beside(db: Path) -> list[str]:
+    """The names of the files that belong to the store, the database's own among them."""
+    return sorted(path.name for path in db.parent.iterdir() if path.name.startswith(db.name))
