@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 import anyio
 import anyio.lowlevel
+from msgspec import structs
 
 from taskrunner.authoring.definition import BoundTask, TaskDefinition, Tasks
 from taskrunner.authoring.handle import DuplicateTask, TaskHandle
@@ -343,7 +343,7 @@ class TaskRunner(Tasks):
         if definition is None:
             return new
         kind = definition.kind
-        return replace(
+        return structs.replace(
             new,
             queue=new.queue or kind.queue,
             priority=kind.priority if new.priority is None else new.priority,

@@ -1,9 +1,14 @@
-"""The rows, frozen: what the store tells. Times are aware datetimes in UTC, durations are seconds."""
+"""The rows, frozen: what the store tells. Times are aware datetimes in UTC, durations are seconds.
+
+What people get to see are dataclasses; what is made for each write is a Struct, which takes a sixth of the time.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -68,8 +73,7 @@ class Task:
         return Fence(task_id=self.id, owner=self.lease_owner or "", attempt=self.attempt, history_id=self.history_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fence:
+class Fence(msgspec.Struct, frozen=True, kw_only=True):
     """What every write of an attempt carries: it is refused once the task was taken from that attempt."""
 
     task_id: str
@@ -190,8 +194,7 @@ class TaskType:
     max_losses: int | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewTask:
+class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     """A task to be enqueued: checked, encoded, not yet stored. None means: as its type says, else the default."""
 
     type: str

@@ -15,6 +15,8 @@ from importlib.resources.abc import Traversable
 from operator import itemgetter
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
+import msgspec
+
 from taskrunner.core.errors import StoreError
 
 if TYPE_CHECKING:
@@ -27,8 +29,7 @@ Row: TypeAlias = tuple[Value, ...]
 Rows: TypeAlias = list[Row]
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(msgspec.Struct, frozen=True):
     """One named query with its parameters."""
 
     name: str
@@ -37,8 +38,7 @@ class Statement:
     """Rows that it must return, or change if it returns none by nature; None: any number."""
 
 
-@dataclass(frozen=True, slots=True)
-class Unit:
+class Unit(msgspec.Struct, frozen=True):
     """Statements that commit together or not at all. A guard is a SELECT with `expect_rows`, placed first."""
 
     statements: tuple[Statement, ...]
