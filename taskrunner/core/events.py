@@ -1,8 +1,9 @@
 """News: the only way anything travels up from floor to floor.
 
 Names are nouns and past participles: `task.started`, `task.completed`, `task.retried`, `task.failed`,
-`task.cancelled`, `task.released`, `task.recovered`, `task.quarantined`, `task.unknown`, `task.leaked`, `loop.blocked`,
-`supervisor.started`, `supervisor.stopping`, `supervisor.stopped`, `supervisor.buried`, `lease.lost`, `store.trouble`.
+`task.cancelled`, `task.released`, `task.recovered`, `task.quarantined`, `task.fenced`, `task.leaked`, `task.unknown`,
+`loop.blocked`, `supervisor.started`, `supervisor.stopping`, `supervisor.stopped`, `supervisor.buried`, `lease.lost`,
+`store.trouble`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ import pytest
 
 from docs.make_settings import PAGE, page
 from taskrunner.cli import main
-from taskrunner.core.states import MOVES
+from taskrunner.core import events
+from taskrunner.core.states import MOVES, TERMINAL
 from tests.acceptance.pages import PAGES, README, ROOT, anchors, blocks, links, prose, typed_commands
 
 HOW_IT_WORKS = ROOT / "docs" / "how-it-works.md"
@@ -100,3 +101,13 @@ def test_the_indexes_are_those_of_the_schema() -> None:
     assert len(shown) == 4
     for name, columns in shown:
         assert f"CREATE INDEX {name} ON tasks({columns})" in schema
+
+
+def test_the_events_are_those_that_are_emitted() -> None:
+    """The page, the docstring of `core/events.py` and the code name the same events."""
+    name = r"(?:task|supervisor|lease|loop|store)\.[a-z]+"
+    code = "".join(path.read_text(encoding="utf-8") for path in (CODE / "runtime").glob("*.py"))
+    emitted = set(re.findall(rf'"({name})"', code)) | {f"task.{status}" for status in TERMINAL}
+    table = prose(HOW_IT_WORKS).partition("| event | when |\n")[2].partition("\n\n")[0]
+    assert set(re.findall(rf"`({name})`", table)) == emitted
+    assert set(re.findall(rf"`({name})`", events.__doc__ or "")) == emitted
