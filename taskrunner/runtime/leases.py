@@ -52,6 +52,7 @@ class Lease:
         self._watched: dict[str, anyio.CancelScope] = {}
         self._beat_at = clock.monotonic()
         self._patient_until = 0.0
+        self._over = False
 
     async def take(self, types: Iterable[TaskType]) -> None:
         """Lock this incarnation's file, store its row and let its heart beat.
@@ -85,6 +86,7 @@ class Lease:
 
     async def give_up(self) -> None:
         """End this incarnation: no task of it may be running any more."""
+        self._over = True
         self._store.engine.stop_beat()
         try:
             await self._store.owners.retire(self.id)
@@ -96,6 +98,13 @@ class Lease:
         if self._lock is not None:
             self._lock.release()
         remove_locks(self._folder, living)
+
+    def lose(self) -> None:
+        """Hear that this incarnation was taken for dead. It is told once, and not when it is over already."""
+        if not self._over:
+            self._over = True
+            self._store.engine.stop_beat()
+            self._tell_lost()
 
     async def sweep(self, group: TaskGroup) -> bool:
         """Look at the other supervisors once; bury the dead, watch the living. True when somebody was buried."""
@@ -136,7 +145,7 @@ class Lease:
         """Hear of a beat, in the writer's thread."""
         if isinstance(outcome, Refused):
             self._store.engine.stop_beat()
-            self._loop.post(self._tell_lost)
+            self._loop.post(self.lose)
         elif isinstance(outcome, StoreError):
             self._loop.post(self._events.warn, "store.trouble", error=str(outcome))
         else:

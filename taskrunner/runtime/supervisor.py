@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from taskrunner.core.errors import StoreBusy, StoreError
+from taskrunner.core.errors import LeaseLost, StoreBusy, StoreError
 from taskrunner.runtime.keeper import Keeper
 from taskrunner.runtime.leases import Lease
 from taskrunner.storage.tasks import CANCEL, WORK
@@ -71,7 +71,14 @@ class Supervisor:
         self._until_idle = until_idle
         while True:
             self._lost = False
-            await self._incarnation(task_status)
+            try:
+                await self._incarnation(task_status)
+            except StoreBusy as error:
+                if not self._started:
+                    raise
+                self._lost = True  # it could not register again: nobody has to start it for that
+                self._events.warn("store.trouble", error=str(error))
+                await anyio.sleep(self._settings.sweep)
             if not self._lost or self._stopping:
                 return
 
@@ -111,7 +118,7 @@ class Supervisor:
             self._started = True
             task_status.started()
         try:
-            await self._claims(lease.id, keeper, news)
+            await self._claims(lease, keeper, news)
             self._events.emit("supervisor.stopping", supervisor_id=lease.id, running=len(keeper.running))
             await self._drain(keeper)
         finally:
@@ -119,13 +126,13 @@ class Supervisor:
                 await self._abandon(keeper)
 
     # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────────
-    async def _claims(self, owner: str, keeper: Keeper, news: News) -> None:
+    async def _claims(self, lease: Lease, keeper: Keeper, news: News) -> None:
         look_for_known = True
         while not self._stopping and not self._lost:
             if keeper.free <= 0:
                 await news.wait(self._settings.sweep)
                 continue
-            claim = await self._claim(owner, keeper, look_for_known=look_for_known)
+            claim = await self._claim(lease, keeper, look_for_known=look_for_known)
             look_for_known = False
             if claim is None:
                 continue
@@ -135,14 +142,17 @@ class Supervisor:
                 return
             look_for_known = not await news.wait(await self._pause())
 
-    async def _claim(self, owner: str, keeper: Keeper, *, look_for_known: bool) -> Claim | None:
+    async def _claim(self, lease: Lease, keeper: Keeper, *, look_for_known: bool) -> Claim | None:
         """Claim once. The answer is not lost to a cancellation: what was claimed is run or handed back."""
         known = list(self._definitions) if look_for_known else []
         try:
             with anyio.CancelScope(shield=True):
                 only = self._settings.queues
-                claim = await self._store.tasks.claim(owner, self._queues(), keeper.slots, known, only=only)
+                claim = await self._store.tasks.claim(lease.id, self._queues(), keeper.slots, known, only=only)
                 await self._take(claim, keeper)
+        except LeaseLost:
+            lease.lose()
+            return None
         except StoreBusy as error:
             self._events.warn("store.trouble", error=str(error))
             await anyio.sleep(self._settings.sweep)

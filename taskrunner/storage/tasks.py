@@ -145,6 +145,9 @@ class TaskStore:
 
         `slots` is how many tasks this owner may run in all; `known` names types of which tasks may have been put back
         because nobody knew them (in the queues of `only`; None: in all). The claim is durable when it returns.
+
+        Raises:
+            LeaseLost: this owner was taken for dead; nothing was written.
         """
         now = stamp(self._clock.now())
         base: dict[str, Value] = {"owner": owner, "slots": slots, "now": now}
@@ -156,6 +159,7 @@ class TaskStore:
         ]
         unit = Unit(
             (
+                Statement("living_owner", {"owner": owner}, expect_rows=1),
                 Statement("promote_due", {"now": now}),
                 Statement("recover", {"now": now}),
                 *claims,
@@ -168,7 +172,9 @@ class TaskStore:
         except Unreadable:  # something that is no taskrunner wrote a row, and it must not stop the others
             await self._engine.write(Unit((Statement("set_aside_unreadable", {"now": now}),), topics=(WORK,)))
             results = await self._engine.write(unit)
-        _due, recovered, *claimed, left = results
+        except Refused:
+            raise LeaseLost from None
+        _alive, _due, recovered, *claimed, left = results
         tasks, unreadable = _readable([row for rows in claimed for row in rows])
         tasks.sort(key=lambda task: (task.priority, task.seq))
         return Claim(tasks, unreadable, [Recovered(*row) for row in recovered], [str(row[0]) for row in left])  # type: ignore[arg-type]

@@ -16,6 +16,10 @@ WHERE (queue, priority, max_retries, timeout, max_losses)
 -- name: beat
 UPDATE supervisors SET expires_at = :expires_at, beat_at = :now WHERE id = :id AND ended_at IS NULL
 
+-- A guard: who was taken for dead may not claim, or its claim would be an orphan at once.
+-- name: living_owner
+SELECT 1 FROM supervisors WHERE id = :owner AND ended_at IS NULL
+
 -- name: living_supervisors
 SELECT {supervisor_columns} FROM supervisors WHERE ended_at IS NULL
 
