@@ -87,6 +87,7 @@ async def _demo(asked: Plan) -> int:
     runner = TaskRunner(asked.db)
     runner.include(tasks)
     async with runner:
+        asked.out.mkdir(parents=True, exist_ok=True)
         survey = await Survey.begin(
             runner, witness=asked.out / "effects.log", limit=asked.limit, tests=asked.tests, pace=asked.pace
         )
@@ -170,12 +171,10 @@ def _places(db: str | None, out: Path | None) -> tuple[Path, Path]:
     """The store, and the folder for the report: what was asked for, or a fresh folder below the current one."""
     if db is not None:
         store = Path(db).absolute()
-        folder = out or store.with_name(f"{store.stem}-report")
-    else:
-        folder = out or _fresh_folder()
-        store = folder.absolute() / "demo.db"
+        return store, (out or store.with_name(f"{store.stem}-report")).absolute()
+    folder = out or _fresh_folder()
     folder.mkdir(parents=True, exist_ok=True)
-    return store, folder.absolute()
+    return folder.absolute() / "demo.db", folder.absolute()
 
 
 def _fresh_folder() -> Path:

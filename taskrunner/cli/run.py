@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -10,8 +13,10 @@ import anyio
 import click
 
 from taskrunner import observability
+from taskrunner.app import TaskRunner
 from taskrunner.cli.app_path import find_runner
 from taskrunner.cli.common import Door, door_options
+from taskrunner.cli.endings import DONE
 from taskrunner.core.settings import KNOBS
 
 _WHOLE_NUMBERS: Final = frozenset({"concurrency", "max_losses", "max_retries"})
@@ -59,4 +64,16 @@ def run_command(
     if allow_unsafe_mount:
         given["allow_unsafe_mount"] = True
     with runner.override(db=door.db, **given):
-        anyio.run(partial(runner.run, queues=list(queues) or None, until_idle=until_idle))
+        anyio.run(partial(_supervise, runner, queues=list(queues) or None, until_idle=until_idle))
+
+
+async def _supervise(runner: TaskRunner, *, queues: list[str] | None, until_idle: bool) -> None:
+    """Run the supervisor, and end with it: a body that ignores every cancellation would keep the process for ever."""
+    leaked: list[object] = []
+    runner.on("task.leaked", leaked.append)
+    await runner.run(queues=queues, until_idle=until_idle)
+    if leaked:
+        with suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(DONE)  # the store is closed; what is left running was fenced and reported

@@ -170,7 +170,8 @@ def _attempt_line(attempt: Attempt) -> str:
 def _step_line(step: Step) -> str:
     what = f"{step.error_type}: {step.error}" if step.value is None else step.value
     shown = what if len(what) <= _SHOWN else f"{what[:_SHOWN]}…"
-    return f"{step.name}[{step.occurrence}]  attempt {step.attempt}  {shown}"
+    key = f"  key {step.scope}" if step.scope else ""
+    return f"{step.name}[{step.occurrence}]{key}  attempt {step.attempt}  {shown}"
 
 
 def _compact(value: JSON) -> str:

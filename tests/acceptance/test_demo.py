@@ -25,6 +25,8 @@ import pytest
 from taskrunner.workers.source import find_packages
 from tests.integration.commands import Folder, sql, wait_until
 
+pytestmark = pytest.mark.timeout(120)  # on two slow cores with other work beside it
+
 PACKAGES = 8
 SMALL = ("--packages", str(PACKAGES), "--no-tests")
 PACED = (*SMALL, "--pace", "0.05")
@@ -133,7 +135,6 @@ def kill_group(child: subprocess.Popen[str]) -> str:
 # ── by itself ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.timeout(60)
 def test_the_demo_kills_and_proves(demo: Demo) -> None:
     """Half-way it kills its supervisor, goes on, and proves that nothing was lost and nothing recorded ran again."""
     done = demo.run(*SMALL)
@@ -148,7 +149,6 @@ def test_the_demo_kills_and_proves(demo: Demo) -> None:
     assert str(demo.out / "survey.md") in done.stdout
 
 
-@pytest.mark.timeout(60)
 def test_a_finished_demo_says_the_same_again(demo: Demo) -> None:
     """The same command on a finished survey runs nothing, and derives the same figures from the log."""
     first = demo.run(*SMALL)
@@ -185,10 +185,18 @@ def test_a_fresh_folder(demo: Demo) -> None:
         assert (demo.folder.path / f"taskrunner-demo-{number}" / "survey.md").exists()
 
 
+def test_a_store_that_cannot_be_opened(demo: Demo) -> None:
+    """A store that cannot be opened ends with 3 and one sentence, and no folder is left behind."""
+    demo.db.write_text("no store " * 1_000, encoding="utf-8")
+    for db in ("demo.db", "nowhere/demo.db"):
+        done = demo.folder.run("demo", "--db", db)
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1)
+    assert sorted(path.name for path in demo.folder.path.iterdir()) == ["app.py", "demo.db"]
+
+
 # ── by others ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_killed_from_outside_at_a_random_moment(demo: Demo, seed: int) -> None:
     """Client and supervisor are killed together, twice; the same command goes on, and the figures hold."""
@@ -204,7 +212,6 @@ def test_killed_from_outside_at_a_random_moment(demo: Demo, seed: int) -> None:
     assert_proved(demo, done.stdout, kills=0)
 
 
-@pytest.mark.timeout(60)
 def test_the_supervisor_is_killed_by_somebody_else(demo: Demo) -> None:
     """A supervisor that dies under its client is replaced, and the client tells what that cost."""
     child = demo.start("--no-kill", *PACED)
@@ -217,7 +224,6 @@ def test_the_supervisor_is_killed_by_somebody_else(demo: Demo) -> None:
     assert int(figures_in(text)["steps recorded before the kill"]) > 0
 
 
-@pytest.mark.timeout(60)
 def test_the_client_alone_is_killed(demo: Demo) -> None:
     """A supervisor without its client works on to the end; another client beside it finds the same survey."""
     child = demo.start("--no-kill", *PACED)
@@ -231,7 +237,6 @@ def test_the_client_alone_is_killed(demo: Demo) -> None:
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
 
 
-@pytest.mark.timeout(60)
 def test_ctrl_c_says_how_to_go_on(demo: Demo) -> None:
     """Ctrl-C ends client and supervisor in peace, with 130 and the command that goes on."""
     child = demo.start(*PACED)

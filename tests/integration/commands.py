@@ -34,10 +34,11 @@ async def broken(text: str) -> None:
 
 
 @runner.task
-async def slow(ctx: TaskContext, seconds: float) -> str:
+async def wait_for(ctx: TaskContext, file: str) -> str:
     await ctx.step("first", int, 7)
-    await anyio.sleep(seconds)
-    return "slept"
+    while not await anyio.Path(file).exists():
+        await anyio.sleep(0.02)
+    return "it is there"
 
 
 def factory() -> TaskRunner:
