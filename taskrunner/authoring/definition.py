@@ -165,7 +165,7 @@ class TaskDefinition(Generic[P, R, F_co]):
         if len(self.hosts) == 1:
             return self.hosts[0]
         if not self.hosts:
-            message = f"task {self.name!r} is in no runner: call runner.include(…) with its Tasks"
+            message = f"task {self.name!r} is in no runner: call runner.include(…) with its Tasks, after it is defined"
             raise UnknownTask(message)
         current = current_host.get()
         for chosen in ([host for host in self.hosts if host is current], [host for host in self.hosts if host.is_open]):

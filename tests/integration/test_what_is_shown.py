@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from taskrunner import Fail, StoreBusy, TaskContext
+from taskrunner import Fail, StoreBusy, TaskContext, Tasks, UnknownTask
+from taskrunner.cli import main
 from taskrunner.storage.engine import Statement
 from taskrunner.storage.store import Store
 from tests.integration.machine import ended, quick
@@ -86,3 +87,35 @@ async def test_no_name_of_a_step_swallows_the_message_of_another(db: Path) -> No
         await talk.options(session_id=session.id).enqueue()
         await runner.drain()
         assert [message.content for message in await session.recent(9)] == ["one", "two", "three", "four", "five"]
+
+
+async def test_a_task_that_was_defined_too_late_is_told_so(db: Path) -> None:
+    """`include` takes what is defined by then: the error of a later task says what to do."""
+    late = Tasks()
+    runner = quick(db)
+    runner.include(late)
+
+    @late.task
+    async def greet() -> None: ...
+
+    async with runner:
+        with pytest.raises(UnknownTask, match=r"in no runner: call runner.include.* after it is defined"):
+            await greet.enqueue()
+
+
+def test_steps_are_shown_with_their_keys(db: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What tells two steps of one name apart is seen by `show`."""
+    runner = quick(db)
+
+    @runner.task
+    async def resize(ctx: TaskContext) -> None:
+        for key in ("small", "large"):
+            await ctx.options(key=key).step("resize", str.upper, key)
+
+    with runner.sync as wait:
+        handle = wait(resize.enqueue())
+        wait(runner.drain())
+    assert main(["--db", str(db), "show", handle.id]) == 0
+    shown = capsys.readouterr().out
+    assert 'resize[0]  key small  attempt 1  "SMALL"' in shown
+    assert 'resize[0]  key large  attempt 1  "LARGE"' in shown
