@@ -110,6 +110,7 @@ class EffectLog:
 
 PREAMBLE = """
 import asyncio, os, sys, time
+from functools import partial
 import anyio
 from taskrunner import *
 
