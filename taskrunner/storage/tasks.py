@@ -98,12 +98,14 @@ class TaskStore:
             raise KeyTaken(taken) from None
         except Rejected as rejected:
             raise _no_session(rejected) from rejected
-        return [str(rows[0][0]) for rows in results]
+        written = zip(unit.statements, results, strict=True)
+        return [str(rows[0][0] if rows else statement.params["id"]) for statement, rows in written]
 
     def _enqueue(self, new: NewTask, now: datetime) -> Statement:
+        keyed = new.unique_key is not None or new.idempotency_key is not None
         run_at = new.run_at or (after(now, new.delay) if new.delay else now)
         return Statement(
-            "enqueue",
+            "enqueue_keyed" if keyed else "enqueue",
             {
                 "id": self._clock.new_id(),
                 "session_id": new.session_id,

@@ -1,3 +1,5 @@
+-- Every hot statement names its index: without statistics the planner would take the wrong one, and with those that
+-- somebody's ANALYZE has taken of a young file it would read the whole table when the file has grown.
 -- part: task_columns
 id, seq, session_id, parent_task_id, type, queue, priority, status, waiting_for, unique_key, idempotency_key,
 cancel_requested_at, input, output, error_type, error_message, progress, progress_message, attempt, losses, max_losses,
@@ -7,16 +9,25 @@ created_at, updated_at
 -- part: fenced
 id = :task AND status = 'running' AND lease_owner = :owner AND attempt = :attempt
 
--- A given value, else the one of the type's row, else the default. The row that holds the key already is returned
--- when the key may be reused; nothing is returned when it is refused.
--- name: enqueue
+-- A given value, else the one of the type's row (which is looked for only then), else the default.
+-- part: insert_task
 INSERT INTO tasks(id, session_id, parent_task_id, type, input, queue, priority, run_at, hold, unique_key, idempotency_key,
                   max_retries, timeout, max_losses, history_id, created_at, updated_at)
-SELECT :id, :session_id, :parent_task_id, :type, :input, coalesce(:queue, task_types.queue, 'default'),
-       coalesce(:priority, task_types.priority, 5), :run_at, CASE WHEN :run_at > :now THEN 1 ELSE 0 END,
-       :unique_key, :idempotency_key, coalesce(:max_retries, task_types.max_retries, :default_retries),
-       coalesce(:timeout, task_types.timeout), coalesce(:max_losses, task_types.max_losses, :default_losses), :id, :now, :now
-FROM (SELECT 1) LEFT JOIN task_types ON task_types.name = :type WHERE true
+VALUES (:id, :session_id, :parent_task_id, :type, :input,
+        coalesce(:queue, (SELECT queue FROM task_types WHERE name = :type), 'default'),
+        coalesce(:priority, (SELECT priority FROM task_types WHERE name = :type), 5),
+        :run_at, CASE WHEN :run_at > :now THEN 1 ELSE 0 END, :unique_key, :idempotency_key,
+        coalesce(:max_retries, (SELECT max_retries FROM task_types WHERE name = :type), :default_retries),
+        coalesce(:timeout, (SELECT timeout FROM task_types WHERE name = :type)),
+        coalesce(:max_losses, (SELECT max_losses FROM task_types WHERE name = :type), :default_losses), :id, :now, :now)
+
+-- Without a key there is nothing to conflict with.
+-- name: enqueue
+{insert_task}
+
+-- The row that holds the key already is returned when the key may be reused; nothing is returned when it is refused.
+-- name: enqueue_keyed
+{insert_task}
 ON CONFLICT (type, idempotency_key) WHERE idempotency_key IS NOT NULL
 DO UPDATE SET idempotency_key = excluded.idempotency_key
 ON CONFLICT (type, unique_key) WHERE unique_key IS NOT NULL AND status IN ('pending', 'running')
@@ -30,23 +41,29 @@ WHERE :on_conflict = 'reuse' OR (:on_conflict = 'replace' AND status = 'pending'
 RETURNING id
 
 -- name: task_by_unique_key
-SELECT id FROM tasks WHERE type = :type AND unique_key = :unique_key AND status IN ('pending', 'running')
+SELECT id FROM tasks INDEXED BY tasks_unique WHERE type = :type AND unique_key = :unique_key AND status IN ('pending', 'running')
 
 -- Delayed and retried tasks whose time has come take their place in the line of their queue.
 -- name: promote_due
-UPDATE tasks SET hold = 0
-WHERE seq IN (SELECT seq FROM tasks INDEXED BY tasks_due WHERE status = 'pending' AND hold = 1 AND run_at <= :now ORDER BY run_at LIMIT 1000)
+UPDATE tasks INDEXED BY sqlite_autoindex_tasks_1 SET hold = 0
+WHERE id IN (SELECT id FROM tasks INDEXED BY tasks_due WHERE status = 'pending' AND hold = 1 AND run_at <= :now ORDER BY run_at LIMIT 1000)
 
 -- Running rows whose owner is gone: to be run again, at most max_losses times in a row. An attempt that recorded a step
--- was no poison, so it starts the count afresh.
+-- was no poison, so it starts the count afresh. Each owner is looked at once, not each of its tasks.
 -- name: recover
-WITH orphans AS MATERIALIZED (
-  SELECT t.seq AS seq, s.ended_how AS ended_how, s.pid AS pid, s.host AS host,
-    CASE WHEN EXISTS (SELECT 1 FROM steps WHERE steps.history_id = t.history_id AND steps.attempt = t.attempt AND steps.task_id = t.id)
+WITH RECURSIVE owners(owner) AS (
+  SELECT min(lease_owner) FROM tasks INDEXED BY tasks_running WHERE status = 'running'
+  UNION ALL
+  SELECT (SELECT min(lease_owner) FROM tasks INDEXED BY tasks_running WHERE status = 'running' AND lease_owner > owner)
+  FROM owners WHERE owner IS NOT NULL),
+orphans AS MATERIALIZED (
+  SELECT t.id AS id, s.ended_how AS ended_how, s.pid AS pid, s.host AS host,
+    CASE WHEN EXISTS (SELECT 1 FROM steps INDEXED BY sqlite_autoindex_steps_1 WHERE steps.history_id = t.history_id AND steps.attempt = t.attempt AND steps.task_id = t.id)
          THEN 1 ELSE t.losses + 1 END AS losses
-  FROM tasks t INDEXED BY tasks_running LEFT JOIN supervisors s ON s.id = t.lease_owner
-  WHERE t.status = 'running' AND (s.id IS NULL OR s.ended_at IS NOT NULL) LIMIT 1000)
-UPDATE tasks SET
+  FROM owners LEFT JOIN supervisors s ON s.id = owner
+    CROSS JOIN tasks t INDEXED BY tasks_running ON t.status = 'running' AND t.lease_owner = owner
+  WHERE s.id IS NULL OR s.ended_at IS NOT NULL LIMIT 1000)
+UPDATE tasks INDEXED BY sqlite_autoindex_tasks_1 SET
   losses = orphans.losses,
   status = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN orphans.losses >= max_losses THEN 'failed' ELSE 'pending' END,
   outcome = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled' ELSE 'lost' END,
@@ -58,8 +75,8 @@ UPDATE tasks SET
       || max_losses || '); the last was process ' || coalesce(orphans.pid, '?') || ' on ' || coalesce(orphans.host, '?') || ': ' || coalesce(orphans.ended_how, 'its row is gone')
     ELSE 'worker lost: process ' || coalesce(orphans.pid, '?') || ' on ' || coalesce(orphans.host, '?') || ': ' || coalesce(orphans.ended_how, 'its row is gone') END,
   traceback = NULL, lease_owner = NULL, hold = 0, updated_at = :now
-FROM orphans WHERE tasks.seq = orphans.seq
-RETURNING id, type, queue, status, losses
+FROM orphans WHERE tasks.id = orphans.id
+RETURNING tasks.id, type, queue, status, tasks.losses
 
 -- Unfinished rows that hold text which is not UTF-8, written by something that is no taskrunner: a claim that met one
 -- would come back empty-handed for ever. It looks at every unfinished row, so it is for that case alone.
@@ -75,17 +92,19 @@ WHERE status IN ('pending', 'running') AND NOT is_utf8(CAST(concat_ws(' ', id, s
 
 -- One claim per queue, in order of priority and enqueue; never more than the supervisor's free slots.
 -- name: claim
-UPDATE tasks SET status = 'running', lease_owner = :owner, attempt = attempt + 1, outcome = NULL, started_at = :now, updated_at = :now
-WHERE seq IN (SELECT seq FROM tasks INDEXED BY tasks_claim WHERE queue = :queue AND status = 'pending' AND hold = 0
+UPDATE tasks INDEXED BY sqlite_autoindex_tasks_1
+SET status = 'running', lease_owner = :owner, attempt = attempt + 1, outcome = NULL, started_at = :now, updated_at = :now
+WHERE id IN (SELECT id FROM tasks INDEXED BY tasks_claim WHERE queue = :queue AND status = 'pending' AND hold = 0
   ORDER BY priority, seq
   LIMIT max(0, min(64, :slots - (SELECT count(*) FROM tasks INDEXED BY tasks_running WHERE status = 'running' AND lease_owner = :owner))))
 RETURNING {task_columns}
 
 -- Tasks that were put back because nobody knew their type, by one who knows it.
 -- name: claim_put_back
-UPDATE tasks SET status = 'running', lease_owner = :owner, attempt = attempt + 1, outcome = NULL, hold = 0, waiting_for = NULL,
+UPDATE tasks INDEXED BY sqlite_autoindex_tasks_1
+SET status = 'running', lease_owner = :owner, attempt = attempt + 1, outcome = NULL, hold = 0, waiting_for = NULL,
   started_at = :now, updated_at = :now
-WHERE seq IN (SELECT seq FROM tasks INDEXED BY tasks_waiting WHERE waiting_for = :waiting_for AND status = 'pending' AND hold = 3
+WHERE id IN (SELECT id FROM tasks INDEXED BY tasks_waiting WHERE waiting_for = :waiting_for AND status = 'pending' AND hold = 3
   AND (:queue IS NULL OR queue = :queue) AND run_at <= :now ORDER BY seq
   LIMIT max(0, min(64, :slots - (SELECT count(*) FROM tasks INDEXED BY tasks_running WHERE status = 'running' AND lease_owner = :owner))))
 RETURNING {task_columns}
