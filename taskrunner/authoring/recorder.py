@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 
 from taskrunner.authoring.history import History, Number
-from taskrunner.core.errors import AttemptOver, LeaseLost, NonDeterministicStep, StoreError
+from taskrunner.core.errors import AttemptOver, LeaseLost, NonDeterministicStep
 from taskrunner.core.loop import has_ended, has_returned
 from taskrunner.core.model import Step
 
@@ -140,7 +140,7 @@ class Recorder:
             results = await self.store.journal.write([*ride, *statements])
         except LeaseLost as lost:
             raise self.end(lost) from None
-        except StoreError:  # but not a cancellation, which takes nothing back
+        except Exception:  # but not a cancellation, which takes nothing back
             self._pending = [*riders, *self._pending]
             self._progress = self._progress or progress
             raise

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from taskrunner.core.durations import stamp
 from taskrunner.core.errors import LeaseLost
-from taskrunner.storage.engine import Refused, Statement, Unit
+from taskrunner.storage.engine import Refused, Rejected, Statement, Unit
+from taskrunner.storage.messages import refusal
 from taskrunner.storage.rows import attempt_of, step_of
 
 if TYPE_CHECKING:
@@ -56,11 +57,14 @@ class Journal:
 
         Raises:
             LeaseLost: the task was taken from this attempt, and nothing was written.
+            NoSession: there is no such session for a message among them, or it is deleted; nothing was written.
         """
         try:
             return await self._engine.write(Unit(tuple(statements)))
         except Refused:
             raise LeaseLost from None
+        except Rejected as rejected:
+            raise refusal(rejected) from None
 
     async def steps(self, history_id: str) -> list[Step]:
         """The recorded steps of a history, in the order in which they were recorded."""

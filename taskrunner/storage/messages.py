@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from taskrunner.core.durations import stamp
-from taskrunner.core.errors import NoSession
+from taskrunner.core.errors import InvalidInput, NoSession
 from taskrunner.storage.engine import Rejected, Statement, Unit
 from taskrunner.storage.rows import message_of, session_of
 
@@ -106,7 +106,7 @@ class MessageStore:
         try:
             results = await self._engine.write(Unit(tuple(statements)))
         except Rejected as rejected:
-            raise refusal(rejected) from rejected
+            raise refusal(rejected) from None
         return message_of(results[-1][0])
 
     async def recent(self, session_id: str, limit: int) -> list[Message]:
@@ -121,4 +121,6 @@ def refusal(rejected: Rejected) -> Exception:
         return NoSession("no session has the id that this message names")
     if "session is deleted" in rejected.reason:
         return NoSession("the session is deleted: it takes no new messages")
+    if "parent_msg_id" in rejected.reason:
+        return InvalidInput("parent_msg_id: no message has this id", path="parent_msg_id")
     return rejected
