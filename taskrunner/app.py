@@ -14,27 +14,23 @@ from typing import Any, Literal, Self, TypeVar, overload
 
 import anyio
 import anyio.lowlevel
-from msgspec import structs
 
 from taskrunner.authoring.definition import BoundTask, TaskDefinition, Tasks
-from taskrunner.authoring.handle import DuplicateTask, TaskHandle
+from taskrunner.authoring.enqueueing import bound_by_name, store_bound
+from taskrunner.authoring.handle import TaskHandle
 from taskrunner.authoring.listing import TaskList
-from taskrunner.authoring.options import enqueue_options, text
-from taskrunner.core import payload
 from taskrunner.core.bridge import Bridge
 from taskrunner.core.clock import Clock
 from taskrunner.core.durations import Duration
 from taskrunner.core.errors import InvalidInput, NotOpen
 from taskrunner.core.events import Events, Listener
-from taskrunner.core.model import JSON, NewTask
-from taskrunner.core.places import shown
+from taskrunner.core.model import JSON
 from taskrunner.core.settings import Settings, read_pyproject, resolve
 from taskrunner.core.states import OnConflict
 from taskrunner.resources.sessions import Sessions
 from taskrunner.runtime.supervisor import Supervisor
 from taskrunner.runtime.workshop import Workshop
 from taskrunner.storage.store import Store
-from taskrunner.storage.tasks import KeyTaken
 
 R = TypeVar("R")
 
@@ -310,7 +306,7 @@ class TaskRunner(Tasks):
             NotOpen: the runner is not open.
         """
         if not isinstance(bound, BoundTask):
-            bound = _bound_by_name(bound, {} if input is None else input, options)
+            bound = bound_by_name(bound, {} if input is None else input, options)
         elif input is not None or options:
             message = "enqueue: a bound task has its input and options already"
             raise InvalidInput(message)
@@ -318,51 +314,11 @@ class TaskRunner(Tasks):
 
     async def enqueue_many(self, bound: Iterable[BoundTask[R]], /) -> list[TaskHandle[R]]:
         """Enqueue many bound tasks in one commit, all or none. Raises as `enqueue` does."""
-        store, many = self.store, list(bound)
-        limit = self.settings.max_payload
-        for each in many:
-            payload.check_size(each.new.input, limit, name="input", error=InvalidInput)
-        new = [self._complete(each.new) for each in many]
-        while True:
-            try:
-                ids = await store.tasks.enqueue_many(new)
-            except KeyTaken as taken:
-                holder = await store.tasks.holder_of(taken.new)
-                if holder is not None:  # else it has ended meanwhile
-                    raise DuplicateTask(str(taken), self.handle(holder)) from None
-            else:
-                return [TaskHandle(self, task_id, each.returns) for task_id, each in zip(ids, many, strict=True)]
+        return await store_bound(self, self.definitions, list(bound), self.settings.max_payload)
 
     def handle(self, task_id: str, /) -> TaskHandle[Any]:
         """A handle to a task that was enqueued earlier; nothing is looked up. `task.handle(id)` is a typed one."""
         return TaskHandle(self, task_id)
-
-    def _complete(self, new: NewTask) -> NewTask:
-        """Fill in what the type says of itself, if this program knows it; else the store's row of the type counts."""
-        definition = self.definitions.get(new.type)
-        if definition is None:
-            return new
-        kind = definition.kind
-        return structs.replace(
-            new,
-            queue=new.queue or kind.queue,
-            priority=kind.priority if new.priority is None else new.priority,
-            max_retries=kind.max_retries if new.max_retries is None else new.max_retries,
-            timeout=new.timeout or kind.timeout,
-            max_losses=kind.max_losses,
-        )
-
-
-def _bound_by_name(name: object, given: object, options: Mapping[str, Any]) -> BoundTask[Any]:
-    if not isinstance(given, Mapping):
-        message = f"input={shown(given)}: an object with the task's arguments by name is wanted"
-        raise InvalidInput(message, path="input")
-    new = NewTask(
-        type=text(name, "name"),
-        input=payload.encode(dict(given), name="", error=InvalidInput),
-        **enqueue_options(**options),
-    )
-    return BoundTask(new.type, new, payload.UNTYPED)
 
 
 @contextmanager
