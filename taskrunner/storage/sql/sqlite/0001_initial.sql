@@ -209,7 +209,7 @@ BEGIN SELECT RAISE(ABORT, 'a task is born pending, before its first attempt'); E
 
 -- INSERT OR REPLACE deletes the old row without asking any trigger but those of the insert.
 CREATE TRIGGER tasks_kept BEFORE INSERT ON tasks
-WHEN EXISTS (SELECT 1 FROM tasks WHERE id = NEW.id OR seq = NEW.seq)
+WHEN EXISTS (SELECT 1 FROM tasks WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM tasks WHERE seq = NEW.seq)
 BEGIN SELECT RAISE(ABORT, 'a task is not replaced by another of its id'); END;
 
 CREATE TRIGGER tasks_move BEFORE UPDATE OF status ON tasks
@@ -323,7 +323,7 @@ BEGIN
 END;
 
 CREATE TRIGGER messages_once BEFORE INSERT ON messages
-WHEN EXISTS (SELECT 1 FROM messages WHERE id = NEW.id OR seq = NEW.seq)
+WHEN EXISTS (SELECT 1 FROM messages WHERE id = NEW.id) OR EXISTS (SELECT 1 FROM messages WHERE seq = NEW.seq)
 BEGIN SELECT RAISE(ABORT, 'a message is not replaced by another of its id'); END;
 
 CREATE TRIGGER messages_immutable BEFORE UPDATE ON messages

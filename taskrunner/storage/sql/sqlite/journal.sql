@@ -9,8 +9,8 @@ SELECT 1 FROM tasks WHERE {fenced}
 
 -- name: steps
 SELECT scope, name, occurrence, position, turn, digest, value, error_type, error, attempt, created_at
-FROM steps WHERE history_id = :history_id ORDER BY seq
+FROM steps INDEXED BY sqlite_autoindex_steps_1 WHERE history_id = :history_id ORDER BY seq
 
 -- name: attempts
 SELECT attempt, owner, outcome, error_type, error_message, traceback, started_at, ended_at
-FROM attempts WHERE task_id = :task ORDER BY attempt
+FROM attempts INDEXED BY sqlite_autoindex_attempts_1 WHERE task_id = :task ORDER BY attempt

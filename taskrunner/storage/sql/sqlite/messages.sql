@@ -21,10 +21,10 @@ ORDER BY seq DESC LIMIT :limit
 -- name: add_message
 INSERT INTO messages(id, session_id, role, content, tool_calls, tool_call_id, parent_msg_id, token_count, payload, history_id, write_key, created_at)
 VALUES (:id, :session_id, :role, :content, :tool_calls, :tool_call_id,
-        coalesce(:parent_msg_id, (SELECT id FROM messages WHERE session_id = :session_id ORDER BY seq DESC LIMIT 1)),
+        coalesce(:parent_msg_id, (SELECT id FROM messages INDEXED BY messages_order WHERE session_id = :session_id ORDER BY seq DESC LIMIT 1)),
         :token_count, :payload, :history_id, :write_key, :now)
 ON CONFLICT (history_id, write_key) WHERE write_key IS NOT NULL DO UPDATE SET write_key = excluded.write_key
 RETURNING {message_columns}
 
 -- name: recent_messages
-SELECT {message_columns} FROM messages WHERE session_id = :session_id ORDER BY seq DESC LIMIT :limit
+SELECT {message_columns} FROM messages INDEXED BY messages_order WHERE session_id = :session_id ORDER BY seq DESC LIMIT :limit

@@ -75,7 +75,7 @@ UPDATE tasks INDEXED BY sqlite_autoindex_tasks_1 SET
       || max_losses || '); the last was process ' || coalesce(orphans.pid, '?') || ' on ' || coalesce(orphans.host, '?') || ': ' || coalesce(orphans.ended_how, 'its row is gone')
     ELSE 'worker lost: process ' || coalesce(orphans.pid, '?') || ' on ' || coalesce(orphans.host, '?') || ': ' || coalesce(orphans.ended_how, 'its row is gone') END,
   traceback = NULL, lease_owner = NULL, hold = 0, updated_at = :now
-FROM orphans WHERE tasks.id = orphans.id
+FROM orphans WHERE tasks.id IN (SELECT id FROM orphans) AND orphans.id = tasks.id
 RETURNING tasks.id, type, queue, status, tasks.losses
 
 -- Unfinished rows that hold text which is not UTF-8, written by something that is no taskrunner: a claim that met one
