@@ -240,7 +240,8 @@ def _fingerprint_with_any_keys(value: object) -> bytes:
 
 def _may_break_a_rule(value: object, data: bytes) -> bool:
     """Whether JSON that msgspec wrote may stand for something that it should not: quick, and never wrongly False."""
-    null, digits = b"null" in data, _NINETEEN_DIGITS in data.translate(_DIGITS_TO_ZERO)
+    size, null = len(data), b"null" in data
+    digits = size >= len(_NINETEEN_DIGITS) and _NINETEEN_DIGITS in data.translate(_DIGITS_TO_ZERO)
     if null or digits:
         # A null may have been a NaN, and nineteen digits are a huge integer or an innocent text: MessagePack tells.
         try:
@@ -249,7 +250,7 @@ def _may_break_a_rule(value: object, data: bytes) -> bool:
             return True
         if (null and _NOT_FINITE.search(packed)) or (digits and _HUGE.search(packed)):
             return True
-    return data.count(b"[") + data.count(b"{") > MAX_DEPTH and _is_deep(data)
+    return size > MAX_DEPTH and data.count(b"[") + data.count(b"{") > MAX_DEPTH and _is_deep(data)
 
 
 def _is_deep(data: bytes) -> bool:
