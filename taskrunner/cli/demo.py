@@ -71,6 +71,7 @@ def demo_command(
 
     It needs no network. Every step notes in a log outside the database what it does; what is proved is derived from
     that log. The same command with the same --db goes on with a survey that was interrupted, whoever killed what.
+    Without --db it makes a fresh folder; it never touches the store that TASKRUNNER_DB names.
     """
     db, out = _places(door.db, out)
     asked = Plan(
@@ -134,16 +135,18 @@ async def _report(survey: Survey, supervisor: Supervisor) -> Report:
 async def _prove(survey: Survey, report: Report, *, kill: bool) -> int:
     effects = read(survey.witness)
     figures = figures_of(effects)
-    missing = await survey.missing()
+    missing, notes = await survey.missing(), await survey.notes()
     strange = unwitnessed(await survey.recorded(), effects)
     terminal.say(f"\nWhat happened, by {survey.witness}, which the steps wrote outside the database:")
-    terminal.print_fields(_lines(figures, report, missing))
+    terminal.print_fields(_lines(figures, report, missing, notes))
     terminal.say(f"\nThe report:\n  {report.markdown}\n  {report.csv}")
     wrong = [
         *(f"recorded, and run again: {each}" for each in figures.repeated),
         *(f"on disk, and not measured: {each}" for each in missing),
         *(f"recorded, and never run: {each}" for each in strange),
     ]
+    if notes != report.packages:
+        wrong.append(f"{report.packages} packages have left {notes} notes in the session, and not one each")
     if kill and not figures.restarts:
         wrong.append("the survey ended before its supervisor could be killed: try --pace 0.1, or more --packages")
     for each in wrong:
@@ -151,10 +154,11 @@ async def _prove(survey: Survey, report: Report, *, kill: bool) -> int:
     return FAILED if wrong else DONE
 
 
-def _lines(figures: Figures, report: Report, missing: list[str]) -> list[tuple[str, str]]:
+def _lines(figures: Figures, report: Report, missing: list[str], notes: int) -> list[tuple[str, str]]:
     lines = [
         ("  packages measured", f"{report.packages:,} ({report.totals.files:,} files, {report.totals.lines:,} lines)"),
         ("  packages lost", f"{len(missing)}"),
+        ("  notes in the session, one per package", f"{notes}"),
         ("  steps run to their end", f"{figures.steps:,}"),
     ]
     for number, restart in enumerate(figures.restarts, start=1):

@@ -107,6 +107,7 @@ def assert_proved(demo: Demo, text: str, *, kills: int) -> None:
     assert printed["recorded steps run again"] == "0"
     assert printed["steps under way at a kill and run again"] == f"{sum(count > 1 for count in starts.values())}"
     assert printed["packages lost"] == "0"
+    assert printed["notes in the session, one per package"] == f"{PACKAGES}"
     assert printed["packages measured"].startswith(f"{PACKAGES} ")
     assert demo.count("kill") == kills
     assert_reported(demo)
