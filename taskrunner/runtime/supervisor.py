@@ -127,20 +127,21 @@ class Supervisor:
 
     # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────────
     async def _claims(self, lease: Lease, keeper: Keeper, news: News) -> None:
-        look_for_known = True
+        look_at = self._clock.monotonic()  # for tasks that were put back: nobody tells of them
         while not self._stopping and not self._lost:
             if keeper.free <= 0:
                 await news.wait(self._settings.sweep)
                 continue
-            claim = await self._claim(lease, keeper, look_for_known=look_for_known)
-            look_for_known = False
+            now = self._clock.monotonic()
+            claim = await self._claim(lease, keeper, look_for_known=now >= look_at)
+            look_at = now + self._settings.sweep if now >= look_at else look_at
             if claim is None:
                 continue
             if claim.tasks or (claim.queues and not self._stopping and self._may_claim(claim.queues)):
                 continue
             if self._until_idle and keeper.free == keeper.slots and not claim.recovered:
                 return
-            look_for_known = not await news.wait(await self._pause())
+            await news.wait(await self._pause())
 
     async def _claim(self, lease: Lease, keeper: Keeper, *, look_for_known: bool) -> Claim | None:
         """Claim once. The answer is not lost to a cancellation: what was claimed is run or handed back."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -17,6 +17,22 @@ if TYPE_CHECKING:
 
 _decode = msgspec.json.Decoder().decode
 
+_NONE = type(None)
+_TASK_TYPES: Final[dict[str, tuple[type, ...]]] = {
+    "id": (str,), "seq": (int,), "session_id": (str, _NONE), "parent_task_id": (str, _NONE), "type": (str,),
+    "queue": (str,), "priority": (int,), "status": (str,), "waiting_for": (str, _NONE), "unique_key": (str, _NONE),
+    "idempotency_key": (str, _NONE), "cancel_requested_at": (str, _NONE), "input": (str,), "output": (str, _NONE),
+    "error_type": (str, _NONE), "error_message": (str, _NONE), "progress": (float,), "progress_message": (str,),
+    "attempt": (int,), "losses": (int,), "max_losses": (int,), "retry_count": (int,), "max_retries": (int,),
+    "series": (int,), "timeout": (float, _NONE), "history_id": (str,), "lease_owner": (str, _NONE), "run_at": (str,),
+    "scheduled_for": (str, _NONE), "started_at": (str, _NONE), "completed_at": (str, _NONE), "created_at": (str,),
+    "updated_at": (str,),
+}  # fmt: skip
+"""The columns of the part `task_columns`, in its order, and the types that their values have."""
+
+_good_types: set[tuple[type, ...]] = set()
+"""Combinations of types that were seen to be right: few, and quickly compared."""
+
 
 def task_of(row: Row) -> Task:
     """The task of a row with the columns of the part `task_columns`.
@@ -26,6 +42,7 @@ def task_of(row: Row) -> Task:
     """
     value: Any = row
     try:
+        _check_types(row)
         return Task(
             id=value[0], seq=value[1], session_id=value[2], parent_task_id=value[3], type=value[4], queue=value[5],
             priority=value[6], status=value[7], waiting_for=value[8], unique_key=value[9], idempotency_key=value[10],
@@ -87,6 +104,22 @@ def supervisor_of(row: Row) -> SupervisorRow:
         lock_name=value[6], expires_at=value[7], started_at=moment(value[8]), beat_at=moment(value[9]),
         ended_at=_moment(value[10]), ended_how=value[11],
     )  # fmt: skip
+
+
+def _check_types(row: Row) -> None:
+    """Refuse a task's row with a value of a type that its column never has: SQLite keeps whatever it is given.
+
+    Raises:
+        TypeError: it names the column.
+    """
+    types = tuple(map(type, row))
+    if types in _good_types:
+        return
+    for (name, allowed), value in zip(_TASK_TYPES.items(), row, strict=True):
+        if not isinstance(value, allowed):
+            message = f"{name} is of type {type(value).__name__}"
+            raise TypeError(message)
+    _good_types.add(types)
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -182,9 +182,12 @@ class TaskStore:
         return Claim(tasks, unreadable, [Recovered(*row) for row in recovered], [str(row[0]) for row in left])  # type: ignore[arg-type]
 
     async def next_due(self) -> datetime | None:
-        """When the next delayed task becomes due."""
+        """When the next delayed task becomes due; None as well for a moment that nobody can read."""
         rows = await self._engine.read(Statement("next_due", {}))
-        return moment(str(rows[0][0])) if rows[0][0] is not None else None
+        try:
+            return moment(str(rows[0][0])) if rows[0][0] is not None else None
+        except ValueError:
+            return None
 
     # ── end ──────────────────────────────────────────────────────────────────────────────────────────────────────────
     def complete(self, fence: Fence, output: str) -> Statement:
