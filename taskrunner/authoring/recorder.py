@@ -9,7 +9,7 @@ import anyio
 import anyio.lowlevel
 
 from taskrunner.authoring.history import History, Number
-from taskrunner.core.errors import AttemptOver, LeaseLost, NonDeterministicStep
+from taskrunner.core.errors import AttemptOver, LeaseLost, NonDeterministicStep, StoreBusy
 from taskrunner.core.loop import has_ended, has_returned
 from taskrunner.core.model import Step
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from taskrunner.core.model import Fence
     from taskrunner.storage.engine import Rows, Statement
     from taskrunner.storage.store import Store
+
+WRITE_AGAIN = 0.5
+"""Seconds after which a write that met a locked or full store is tried again."""
 
 
 @dataclass(slots=True)
@@ -137,7 +140,7 @@ class Recorder:
             ride.append(self.store.tasks.progress(self.fence, *progress))
         self._pending = [pending for pending in self._pending if pending not in riders]
         try:
-            results = await self.store.journal.write([*ride, *statements])
+            results = await self._commit([*ride, *statements])
         except LeaseLost as lost:
             raise self.end(lost) from None
         except Exception:  # but not a cancellation, which takes nothing back
@@ -145,6 +148,15 @@ class Recorder:
             self._progress = self._progress or progress
             raise
         return results[len(ride) :]
+
+    async def _commit(self, statements: Sequence[Statement]) -> list[Rows]:
+        """Commit, however long the store is locked or its disk full: the body's work is done, and it is not at fault."""
+        while True:
+            try:
+                return await self.store.journal.write(statements)
+            except StoreBusy:
+                await anyio.sleep(WRITE_AGAIN)
+                self.check()
 
     def show(self, fraction: float, message: str) -> None:
         """Keep the latest progress; it is written with the next step, or by `take_progress`."""
