@@ -11,10 +11,11 @@ is numbered in program order whatever the event loop does. Two rules keep the nu
 
 from __future__ import annotations
 
-from collections import Counter
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+import msgspec
 
 from taskrunner.core.errors import AmbiguousStep, NonDeterministicStep
 from taskrunner.core.loop import current_caller
@@ -28,8 +29,7 @@ _lineage: ContextVar[tuple[object, ...]] = ContextVar("lineage", default=())
 """The async tasks (or threads) of which this one descends, itself the last, as far as they have called steps."""
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
+class Number(msgspec.Struct, frozen=True):
     """Which call of this attempt it is, and who called."""
 
     scope: str
@@ -59,6 +59,14 @@ class Number:
         return f"{self.name}{scope}" + (f"#{self.occurrence}" if self.occurrence else "")
 
 
+@dataclass(slots=True)
+class _Use:
+    """Of one name: by whom, and how often so far."""
+
+    caller: object
+    count: int = 0
+
+
 class History:
     """What is recorded, and the numbers given so far."""
 
@@ -69,8 +77,7 @@ class History:
             self._recorded[step.scope, step.name, step.occurrence] = step
             if step.turn is not None:
                 self._turns[step.turn] = step
-        self._counts: Counter[tuple[str, str]] = Counter()
-        self._callers: dict[tuple[str, str], object] = {}
+        self._uses: dict[tuple[str, str], _Use] = {}
         self._body: object = None
         self._position = 0
         self._turn = 0
@@ -89,13 +96,16 @@ class History:
             AmbiguousStep: another async task has used this name, with the same key (`scope`) or without any.
         """
         caller = current_caller()
-        if self._callers.setdefault((scope, name), caller) is not caller:
+        use = self._uses.get((scope, name))
+        if use is None:
+            use = self._uses[scope, name] = _Use(caller)
+        elif use.caller is not caller:
             raise AmbiguousStep(_ambiguous(name, scope, kind))
         if (lineage := _lineage.get())[-1:] != (caller,):
             lineage = (*lineage, caller)
             _lineage.set(lineage)
-        occurrence = self._counts[scope, name]
-        self._counts[scope, name] += 1
+        occurrence = use.count
+        use.count += 1
         position = self._position
         turn: int | None = None
         if kind != "write":

@@ -11,13 +11,12 @@ import anyio.lowlevel
 from taskrunner.authoring.history import History, Number
 from taskrunner.core.errors import AttemptOver, LeaseLost, NonDeterministicStep, StoreBusy
 from taskrunner.core.loop import has_ended, has_returned
-from taskrunner.core.model import Step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taskrunner.core.clock import Clock
-    from taskrunner.core.model import Fence
+    from taskrunner.core.model import Fence, Step
     from taskrunner.storage.engine import Rows, Statement
     from taskrunner.storage.store import Store
 
@@ -106,7 +105,8 @@ class Recorder:
     ) -> Statement:
         """The record of a call: its value as JSON text, or the type and text of its error."""
         error_type, error = failure or (None, None)
-        record = Step(
+        return self.store.journal.record(
+            self.fence,
             scope=number.scope,
             name=number.name,
             occurrence=number.occurrence,
@@ -116,10 +116,7 @@ class Recorder:
             value=value,
             error_type=error_type,
             error=error,
-            attempt=self.fence.attempt,
-            created_at=self.clock.now(),
         )
-        return self.store.journal.record(self.fence, record)
 
     def postpone(self, number: Number, statement: Statement, *, failure: bool) -> None:
         """Keep a record for the next write that may depend on it."""
@@ -134,11 +131,12 @@ class Recorder:
         """
         await self.admit()
         riders = [pending for pending in self._pending if pending.is_known_to(number)]
-        progress, self._progress = self._progress, None
         ride = [rider.statement for rider in riders]
+        if riders:
+            self._pending = [pending for pending in self._pending if pending not in riders]
+        progress, self._progress = self._progress, None
         if progress is not None:
             ride.append(self.store.tasks.progress(self.fence, *progress))
-        self._pending = [pending for pending in self._pending if pending not in riders]
         try:
             results = await self._commit([*ride, *statements])
         except LeaseLost as lost:

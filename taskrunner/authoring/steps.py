@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import partial
 from hashlib import blake2b
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
@@ -136,7 +135,7 @@ class StepRunner:
         await recorder.admit(new_step=True)
         scope = StepScope(recorder, number)
         try:
-            result = await self._run(scope, partial(fn, *args, **kwargs))
+            result = await self._run(scope, fn, args, kwargs)
         except (Retry, Fail):
             raise
         except Exception as error:
@@ -160,7 +159,9 @@ class StepRunner:
             message = f"{error} (its code has changed since it was recorded)"
             raise self._recorder.end(NonDeterministicStep(message)) from None
 
-    async def _run(self, scope: StepScope, call: Callable[[], Any]) -> Any:  # noqa: ANN401 - as fn returns
+    async def _run(
+        self, scope: StepScope, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:  # noqa: ANN401 - as fn returns
         """Run the function, again after errors as the options say. The waits between are not recorded."""
         options = self._options
         retries = 0
@@ -168,7 +169,9 @@ class StepRunner:
             scope.writes.clear()
             token = current_step.set(scope)
             try:
-                return await _call_once(call, options.timeout, scope.number.label)
+                if options.timeout is None:
+                    return await _call(fn, args, kwargs)
+                return await _call_within(options.timeout, scope.number.label, fn, args, kwargs)
             except (Retry, Fail):
                 raise
             except Exception as error:
@@ -183,13 +186,17 @@ class StepRunner:
             await self._recorder.admit(new_step=True)
 
 
-async def _call_once(call: Callable[[], Any], timeout: float | None, label: str) -> Any:  # noqa: ANN401, ASYNC109 - as fn
-    if timeout is None:
-        return await _call(call)
+async def _call_within(
+    timeout: float,  # noqa: ASYNC109 - the step's own option
+    label: str,
+    fn: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> Any:  # noqa: ANN401 - as fn returns
     result: Any = None
     done = False
     with anyio.move_on_after(timeout):
-        result = await _call(call)
+        result = await _call(fn, args, kwargs)
         done = True
     if not done:
         message = f"step {label!r} took longer than its timeout of {timeout:g} seconds"
@@ -197,8 +204,8 @@ async def _call_once(call: Callable[[], Any], timeout: float | None, label: str)
     return result
 
 
-async def _call(call: Callable[[], Any]) -> Any:  # noqa: ANN401 - as fn returns
-    result = call() if is_async(call) else await call_in_thread("step", call)
+async def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as fn
+    result = fn(*args, **kwargs) if is_async(fn) else await call_in_thread("step", fn, *args, **kwargs)
     return await result if isawaitable(result) else result
 
 

@@ -24,11 +24,14 @@ UNTYPED: Final = _Untyped()
 _AWAITABLES = (Awaitable, Coroutine, asyncio.Future, asyncio.Task)
 _NO_TYPE = (NoReturn, Never, Self)
 _MAX_WRAPPINGS = 20
+_UNKNOWN: Final = object()
 _returns: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()
 
 
 def target_of(fn: Callable[..., Any]) -> Any:  # noqa: ANN401 - a function, a class, a builtin
     """The function or class behind partials, bound methods and callable objects."""
+    if type(fn) is FunctionType:  # most are, and this is asked for each step
+        return fn
     for _ in range(_MAX_WRAPPINGS):
         if isinstance(fn, functools.partial):
             fn = fn.func
@@ -46,7 +49,10 @@ def target_of(fn: Callable[..., Any]) -> Any:  # noqa: ANN401 - a function, a cl
 
 def is_async(fn: Callable[..., Any]) -> bool:
     """Whether a call of `fn` has to be awaited."""
-    return inspect.iscoroutinefunction(target_of(fn))
+    target = target_of(fn)
+    if type(target) is FunctionType and target.__code__.co_flags & inspect.CO_COROUTINE:
+        return True
+    return inspect.iscoroutinefunction(target)
 
 
 def is_generator(fn: Callable[..., Any]) -> bool:
@@ -78,9 +84,10 @@ def returns_of(fn: Callable[..., Any]) -> Any:  # noqa: ANN401 - an annotation c
         return target
     if not isinstance(target, FunctionType):
         return _returned(hints_of(target))
-    if target not in _returns:
-        _returns[target] = _returned(hints_of(target)) if target.__annotations__ else UNTYPED
-    return _returns[target]
+    known = _returns.get(target, _UNKNOWN)
+    if known is _UNKNOWN:
+        known = _returns[target] = _returned(hints_of(target)) if target.__annotations__ else UNTYPED
+    return known
 
 
 def _returned(hints: Mapping[str, Any]) -> Any:  # noqa: ANN401 - an annotation can be any object

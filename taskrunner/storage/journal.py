@@ -25,24 +25,37 @@ class Journal:
         self._engine = engine
         self._clock = clock
 
-    def record(self, fence: Fence, step: Step) -> Statement:
-        """The record of one step; it is refused once the task was taken from this attempt."""
+    def record(
+        self,
+        fence: Fence,
+        *,
+        scope: str,
+        name: str,
+        occurrence: int,
+        position: int,
+        turn: int | None,
+        digest: str,
+        value: str | None,
+        error_type: str | None,
+        error: str | None,
+    ) -> Statement:
+        """The record of one step, as `Step` has it; it is refused once the task was taken from this attempt."""
         return Statement(
             "record_step",
             {
-                "scope": step.scope,
-                "name": step.name,
-                "occurrence": step.occurrence,
-                "position": step.position,
-                "turn": step.turn,
-                "digest": step.digest,
-                "value": step.value,
-                "error_type": step.error_type,
-                "error": step.error,
+                "scope": scope,
+                "name": name,
+                "occurrence": occurrence,
+                "position": position,
+                "turn": turn,
+                "digest": digest,
+                "value": value,
+                "error_type": error_type,
+                "error": error,
                 "task": fence.task_id,
                 "owner": fence.owner,
                 "attempt": fence.attempt,
-                "now": stamp(step.created_at),
+                "now": stamp(self._clock.now()),
             },
             expect_rows=1,
         )
