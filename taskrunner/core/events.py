@@ -18,6 +18,9 @@ Listener: TypeAlias = Callable[[Mapping[str, Any]], object]
 EVERY = "*"
 """The name under which a listener hears every event."""
 
+TROUBLE_AGAIN = 5.0
+"""Seconds between two warnings of a store that cannot be used: it is tried more often, by many, for as long as it lasts."""
+
 _log = logging.getLogger("taskrunner")
 
 
@@ -26,6 +29,7 @@ class Events:
 
     def __init__(self) -> None:
         self._listeners: defaultdict[str, list[Listener]] = defaultdict(list)
+        self._troubled_at = -TROUBLE_AGAIN
 
     def on(self, event: str, listener: Listener) -> None:
         """Call `listener` with the fields of every `event` from now on (`"*"`: of all). It must not block."""
@@ -42,6 +46,15 @@ class Events:
         if not self._listeners.get(event) and not self._listeners.get(EVERY):
             _log.warning("%s %s", event, " ".join(f"{key}={value}" for key, value in fields.items()))
         self.emit(event, **fields)
+
+    def trouble(self, error: Exception, moment: float) -> None:
+        """Warn that the store cannot be used now: `store.trouble`, once in a while, however many have met it.
+
+        `moment` is the monotonic clock, in seconds.
+        """
+        if moment - self._troubled_at >= TROUBLE_AGAIN:
+            self._troubled_at = moment
+            self.warn("store.trouble", error=str(error))
 
     @staticmethod
     def _tell(listener: Listener, fields: Mapping[str, object]) -> None:

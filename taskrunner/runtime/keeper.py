@@ -232,7 +232,7 @@ class Keeper:
             except LeaseLost:
                 return None
             except StoreBusy as error:
-                self._events.warn("store.trouble", error=str(error))
+                self._events.trouble(error, self._clock.monotonic())
                 await anyio.sleep(WRITE_AGAIN)
             except Rejected as error:
                 if statement.name == "fail":

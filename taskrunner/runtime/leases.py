@@ -131,7 +131,7 @@ class Lease:
             try:
                 await self._bury([(row.id, how)], 0.0)
             except StoreError as error:  # the next sweep tries again
-                self._events.warn("store.trouble", error=str(error))
+                self._events.trouble(error, self._clock.monotonic())
         self._watched.pop(row.id, None)
 
     async def _bury(self, dead: list[tuple[str, str]], monotonic: float) -> None:
@@ -144,10 +144,11 @@ class Lease:
     def _beaten(self, outcome: Outcome) -> None:
         """Hear of a beat, in the writer's thread."""
         if isinstance(outcome, Refused):
-            self._store.engine.stop_beat()
-            self._loop.post(self.lose)
+            if not self._over:  # else the heart that beats now is the next incarnation's
+                self._store.engine.stop_beat()
+                self._loop.post(self.lose)
         elif isinstance(outcome, StoreError):
-            self._loop.post(self._events.warn, "store.trouble", error=str(outcome))
+            self._loop.post(self._events.trouble, outcome, self._clock.monotonic())
         else:
             now = self._clock.monotonic()
             if now - self._beat_at > 1.5 * self._settings.heartbeat:

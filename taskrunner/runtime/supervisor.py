@@ -77,7 +77,7 @@ class Supervisor:
                 if not self._started:
                     raise
                 self._lost = True  # it could not register again: nobody has to start it for that
-                self._events.warn("store.trouble", error=str(error))
+                self._events.trouble(error, self._clock.monotonic())
                 await anyio.sleep(self._settings.sweep)
             if not self._lost or self._stopping:
                 return
@@ -155,7 +155,7 @@ class Supervisor:
             lease.lose()
             return None
         except StoreBusy as error:
-            self._events.warn("store.trouble", error=str(error))
+            self._events.trouble(error, self._clock.monotonic())
             await anyio.sleep(self._settings.sweep)
             return None
         self._hot = dict.fromkeys([*(task.queue for task in claim.tasks), *claim.queues, *self._hot][:HOT_QUEUES])
@@ -197,7 +197,7 @@ class Supervisor:
         try:
             await lease.sweep(group)
         except StoreError as error:  # the next one tries again
-            self._events.warn("store.trouble", error=str(error))
+            self._events.trouble(error, self._clock.monotonic())
 
     async def _watch_cancels(self, keeper: Keeper) -> None:
         with self._store.engine.listen((CANCEL,)) as news:
@@ -206,7 +206,7 @@ class Supervisor:
                     try:
                         await keeper.look_for_cancels()
                     except StoreError as error:
-                        self._events.warn("store.trouble", error=str(error))
+                        self._events.trouble(error, self._clock.monotonic())
                 await news.wait(self._settings.sweep)
 
     async def _show_progress(self, keeper: Keeper) -> None:
