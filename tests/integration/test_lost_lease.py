@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,36 +12,9 @@ from taskrunner import Retry, TaskContext
 from taskrunner.core.model import Step
 from taskrunner.storage.journal import Journal
 from tests.integration.machine import Heard, quick, sql, until
+from tests.integration.rival import Rival
 
 BURY = "UPDATE supervisors SET ended_at = '2026-01-01T00:00:00.000000Z', ended_how = 'a test' WHERE ended_at IS NULL"
-HOLD = """
-import sqlite3, sys, time
-base = sqlite3.connect(sys.argv[1], isolation_level=None)
-base.execute("BEGIN IMMEDIATE")
-print("held", flush=True)
-time.sleep(float(sys.argv[2]))
-base.execute("ROLLBACK")
-"""
-
-
-class Rival:
-    """Another program, which takes the write lock and keeps it for a while."""
-
-    def __init__(self, db: Path) -> None:
-        self._db = db
-        self._process: subprocess.Popen[str] | None = None
-
-    def hold(self, seconds: float) -> None:
-        """Take the lock; it is held when this returns."""
-        command = [sys.executable, "-c", HOLD, str(self._db), str(seconds)]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout
-        assert self._process.stdout.readline() == "held\n"
-
-    def wait(self) -> None:
-        """Wait until it has let go."""
-        assert self._process
-        self._process.communicate()
 
 
 def attempts(db: Path) -> list[Any]:
@@ -115,7 +86,7 @@ async def test_it_registers_again_although_the_store_is_locked(db: Path) -> None
         await until(lambda: heard.of("supervisor.started"))
         sql(db, BURY)
         await until(lambda: len(heard.of("supervisor.started")) == 2)
-        rival.wait()
+        await rival.gone()
         assert await (await job.enqueue()).result(timeout=5) == 1
     assert heard.of("store.trouble")
 
@@ -131,5 +102,5 @@ async def test_it_stops_when_it_is_told_to_while_it_cannot_register(db: Path) ->
             await until(lambda: heard.of("supervisor.started"))
             sql(db, BURY)
             await until(lambda: heard.of("store.trouble"))
-    rival.wait()
+    await rival.gone()
     assert len(heard.of("supervisor.started")) == 1
