@@ -108,8 +108,9 @@ def check_schema(connection: apsw.Connection, path: Path) -> int:
     Raises:
         StoreError: another program's database, or a schema that is newer than this version knows.
     """
-    application, version = connection.pragma("application_id"), connection.pragma("user_version")
-    empty = not connection.pragma("schema_version")
+    with connection:  # one snapshot: another process may be migrating between two looks
+        application, version = connection.pragma("application_id"), connection.pragma("user_version")
+        empty = not connection.pragma("schema_version")
     latest = load_migrations("sqlite")[-1][0]
     if (application not in (0, APPLICATION_ID)) or (application == 0 and not empty):
         message = f"{path}: this is a database of another program, not a taskrunner store"
