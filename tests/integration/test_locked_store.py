@@ -1,4 +1,4 @@
-"""Another program holds the store's write lock for long: that is no task's fault, and nobody has to clean up after it."""
+"""Another program holds the store's write lock for long: no task is charged for it, and nobody has to clean up."""
 
 from __future__ import annotations
 
