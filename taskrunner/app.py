@@ -13,7 +13,6 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar, overload
 
 import anyio
-import anyio.lowlevel
 
 from taskrunner.authoring.definition import BoundTask, TaskDefinition, Tasks
 from taskrunner.authoring.enqueueing import bound_by_name, store_bound
@@ -24,6 +23,7 @@ from taskrunner.core.clock import Clock
 from taskrunner.core.durations import Duration
 from taskrunner.core.errors import InvalidInput, NotOpen
 from taskrunner.core.events import Events, Listener
+from taskrunner.core.loop import LoopRef
 from taskrunner.core.model import JSON
 from taskrunner.core.settings import Settings, read_pyproject, resolve
 from taskrunner.core.states import OnConflict
@@ -82,7 +82,8 @@ class TaskRunner(Tasks):
         self._settings: Settings | None = None
         self._closing: AsyncExitStack | None = None
         self._opened = 0
-        self._loop: anyio.lowlevel.EventLoopToken | None = None
+        self._loop: LoopRef | None = None
+        self._door = anyio.Lock()
         self.sessions = Sessions(lambda: self.store)
         self.tasks = TaskList(self)
 
@@ -173,34 +174,49 @@ class TaskRunner(Tasks):
             StoreError: it cannot be opened; the sentence says why.
             InvalidInput: a setting is wrong, or two contradict each other.
         """
-        if self._opened == 0:
+        here = LoopRef()
+        if self._loop is not None and self._loop.token != here.token:
+            message = "this runner is open in another event loop: use it there, or open another TaskRunner here"
+            raise NotOpen(message)
+        self._loop = here
+        async with self._door:
+            if self._opened == 0:
+                await self._open(here)
+            self._opened += 1
+        return self
+
+    async def _open(self, here: LoopRef) -> None:
+        self._loop = here
+        try:
             settings = self.settings
             async with AsyncExitStack() as stack:
                 self._store = await stack.enter_async_context(Store.open(settings, self._clock))
                 self._closing = stack.pop_all()
             self._settings = settings
-            self._loop = anyio.lowlevel.current_token()
-        elif self._loop != anyio.lowlevel.current_token():
-            message = "this runner is open in another event loop: use it there, or open another TaskRunner here"
-            raise NotOpen(message)
-        self._opened += 1
-        return self
+        except BaseException:
+            self._loop = None
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None, /
     ) -> None:
         """Close the store with the last closing."""
-        self._opened -= 1
-        if self._opened == 0 and self._closing is not None:
-            closing, self._closing = self._closing, None
-            self._store = self._settings = None
-            with anyio.CancelScope(shield=True):
-                await closing.aclose()
+        with anyio.CancelScope(shield=True):
+            async with self._door:
+                self._opened -= 1
+                if self._opened == 0 and self._closing is not None:
+                    closing, self._closing = self._closing, None
+                    self._store = self._settings = self._loop = None
+                    await closing.aclose()
 
     @property
     def sync(self) -> Bridge:
-        """Awaits from plain code: `runner.sync(research.enqueue("x"))`, or `with runner.sync as wait:` for several."""
-        return Bridge(opening=lambda: self)
+        """Awaits from plain code: `runner.sync(research.enqueue("x"))`, or `with runner.sync as wait:` for several.
+
+        In a thread of a program whose event loop has this runner open, it awaits there; else in a loop of its own.
+        """
+        loop = self._loop if self.is_open else None
+        return Bridge(opening=lambda: self) if loop is None else Bridge(loop)
 
     # ── work ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     @asynccontextmanager

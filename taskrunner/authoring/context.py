@@ -13,7 +13,7 @@ import anyio.lowlevel
 
 from taskrunner.authoring.retry import RetryOn, RetryPolicy, Wait
 from taskrunner.authoring.steps import StepOptions, StepRunner, current_step, step_options
-from taskrunner.core.bridge import Bridge
+from taskrunner.core.bridge import Bridge, require_no_loop
 from taskrunner.core.durations import Duration, moment, seconds, stamp
 from taskrunner.core.errors import AttemptOver, InvalidInput, NoSession, NotInStep, NotInTask, safe_text
 from taskrunner.core.loop import LoopRef, acting_for
@@ -214,6 +214,7 @@ class _TaskBridge(Bridge):
 
     def __call__(self, coroutine: Coroutine[Any, Any, Any], /) -> Any:  # noqa: ANN401 - the coroutine's own
         """Run the coroutine on the event loop and return its result, or raise its error."""
+        require_no_loop(coroutine)
         thread = threading.current_thread()
 
         async def guarded() -> Any:  # noqa: ANN401 - as above

@@ -40,10 +40,7 @@ class Bridge:
         Raises:
             NotOpen: called from the thread of an event loop, which it would block: write `await` there.
         """
-        if _on_a_loop():
-            coroutine.close()
-            message = "sync blocks its thread, and this one runs an event loop: write await here"
-            raise NotOpen(message)
+        require_no_loop(coroutine)
         if self._loop is not None:
             return self._loop.run(coroutine)
         with ExitStack() as stack:
@@ -84,9 +81,16 @@ class Bridge:
             stack.__exit__(kind, error, tb)
 
 
-def _on_a_loop() -> bool:
+def require_no_loop(coroutine: Coroutine[Any, Any, Any]) -> None:
+    """Refuse to await a coroutine from the thread of an event loop.
+
+    Raises:
+        NotOpen: this is one; the coroutine is closed.
+    """
     try:
         asyncio.get_running_loop()
     except RuntimeError:
-        return False
-    return True
+        return
+    coroutine.close()
+    message = "sync blocks its thread, and this one runs an event loop: write await here"
+    raise NotOpen(message)
