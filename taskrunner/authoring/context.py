@@ -15,8 +15,8 @@ from taskrunner.authoring.retry import RetryOn, RetryPolicy, Wait
 from taskrunner.authoring.steps import StepOptions, StepRunner, current_step, step_options
 from taskrunner.core.bridge import Bridge, require_no_loop
 from taskrunner.core.durations import Duration, moment, seconds, stamp
-from taskrunner.core.errors import AttemptOver, InvalidInput, NoSession, NotInStep, NotInTask, safe_text
-from taskrunner.core.loop import LoopRef, acting_for
+from taskrunner.core.errors import AttemptOver, InvalidInput, LeaseLost, NoSession, NotInStep, NotInTask, safe_text
+from taskrunner.core.loop import LoopEnded, LoopRef, acting_for
 from taskrunner.core.model import Message
 from taskrunner.core.payload import decode, encode, why_unsupported
 from taskrunner.core.places import shown
@@ -228,7 +228,11 @@ class _TaskBridge(Bridge):
                     scopes.discard(scope)
             raise recorder.over or recorder.ending or AttemptOver("this attempt was asked to end")
 
-        return super().__call__(guarded())
+        try:
+            return super().__call__(guarded())
+        except LoopEnded:
+            coroutine.close()
+            raise LeaseLost from None  # no Exception: a thread that outlived its program must not compensate
 
 
 def enter(context: TaskContext | None) -> None:

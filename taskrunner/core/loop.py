@@ -13,11 +13,17 @@ import anyio
 import anyio.from_thread
 import anyio.lowlevel
 
+from taskrunner.core.errors import NotOpen
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 acting_for: contextvars.ContextVar[object] = contextvars.ContextVar("acting_for", default=None)
 """The thread on whose behalf a coroutine runs: its calls count as that thread's own."""
+
+
+class LoopEnded(NotOpen):
+    """The event loop that had this open has ended."""
 
 
 class LoopRef:
@@ -48,12 +54,20 @@ class LoopRef:
         return task, place
 
     def run(self, coroutine: Coroutine[Any, Any, T], /) -> T:
-        """Await a coroutine on the loop, from another thread."""
+        """Await a coroutine on the loop, from another thread.
+
+        Raises:
+            LoopEnded: the loop has ended; the coroutine is closed.
+        """
 
         async def awaited() -> T:
             return await coroutine
 
-        return anyio.from_thread.run(awaited, token=self.token)
+        try:
+            return anyio.from_thread.run(awaited, token=self.token)
+        except anyio.RunFinishedError:
+            coroutine.close()
+            raise LoopEnded from None
 
 
 class Reply(Generic[T]):

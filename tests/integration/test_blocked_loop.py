@@ -20,6 +20,26 @@ def block(seconds: float) -> None:
         pass
 
 
+IDLE = """
+runner = TaskRunner(db, lease=1, heartbeat=0.2, sweep=0.1)
+
+@runner.task(name="blocking")
+async def blocking():
+    effect("second start")
+
+@runner.task(name="beside")
+async def beside(number: int):
+    effect("second start")
+
+async def main():
+    async with runner.working():
+        print("ready")
+        await anyio.to_thread.run_sync(sys.stdin.readline)
+
+anyio.run(main)
+"""
+
+
 @pytest.mark.parametrize("how", [time.sleep, block])
 async def test_nothing_is_run_twice(db: Path, tmp_path: Path, how: object) -> None:
     """B17: three times the lease without a turn of the loop: no second start, and one warning that names the task.
@@ -43,26 +63,8 @@ async def test_nothing_is_run_twice(db: Path, tmp_path: Path, how: object) -> No
         await anyio.sleep(0.4)
         return number
 
-    code = """
-runner = TaskRunner(db, lease=1, heartbeat=0.2, sweep=0.1)
-
-@runner.task(name="blocking")
-async def blocking():
-    effect("second start")
-
-@runner.task(name="beside")
-async def beside(number: int):
-    effect("second start")
-
-async def main():
-    async with runner.working():
-        print("ready")
-        await anyio.to_thread.run_sync(sys.stdin.readline)
-
-anyio.run(main)
-"""
     log = EffectLog(tmp_path / "effects")
-    with program(db, log, code) as other:
+    with program(db, log, IDLE) as other:
         async with runner.working(queues=["mine"]):
             handles = [await beside.enqueue(number) for number in range(2)]
             guilty = await blocking.enqueue()

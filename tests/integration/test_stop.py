@@ -301,3 +301,32 @@ async def test_nothing_of_a_finished_body_goes_on_as_the_task(db: Path) -> None:
         assert (await handle.info()).steps == []
     assert effects == []
     assert not isinstance(errors[0], Exception)
+
+
+def test_a_thread_that_outlives_its_program(db: Path) -> None:
+    """A plain body that goes on after the event loop has ended: its next call is no `Exception` that it might catch."""
+    runner = quick(db, grace=0.1)
+    release, started = threading.Event(), threading.Event()
+    caught: list[BaseException] = []
+
+    @runner.task(max_retries=0)
+    def plain(ctx: TaskContext) -> None:
+        started.set()
+        release.wait(10)
+        try:
+            ctx.sync(ctx.step("late", str.upper, "x"))
+        except BaseException as error:
+            caught.append(error)
+            raise
+
+    async def main() -> None:
+        async with runner.working():
+            await plain.enqueue()
+            await until(started.is_set)
+
+    anyio.run(main)
+    release.set()
+    deadline = time.monotonic() + 5
+    while not caught and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not isinstance(caught[0], Exception)
