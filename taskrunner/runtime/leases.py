@@ -136,8 +136,8 @@ class Lease:
 
     async def _bury(self, dead: list[tuple[str, str]], monotonic: float) -> None:
         boot_id = self._here.boot_id
-        expired = await self._store.owners.bury(dead, boot_id=boot_id, me=self.id, monotonic=monotonic)
-        for owner, how in [*dead, *((owner, "its lease ran out") for owner in expired)]:
+        ended = await self._store.owners.bury(dead, boot_id=boot_id, me=self.id, monotonic=monotonic)
+        for owner, how in ended:
             self._events.emit("supervisor.buried", supervisor_id=owner, how=how, at=stamp(self._clock.now()))
         remove_locks(self._folder, {row.lock_name for row in await self._store.owners.living()})
 

@@ -61,10 +61,13 @@ class Owners:
 
         self._engine.beat(interval, make, lost)
 
-    async def bury(self, dead: Sequence[tuple[str, str]], *, boot_id: str, me: str, monotonic: float) -> list[str]:
+    async def bury(
+        self, dead: Sequence[tuple[str, str]], *, boot_id: str, me: str, monotonic: float
+    ) -> list[tuple[str, str]]:
         """End the rows of owners that were judged dead (id and how), and of those of this boot whose lease ran out.
 
-        `monotonic` is the clock as it stood when the sweep began. Returns the ids of the expired.
+        `monotonic` is the clock as it stood when the sweep began. Returns whom it ended, and how: not those
+        whom somebody else has buried meanwhile.
         """
         now = stamp(self._clock.now())
         judged = [Statement("bury", {"id": owner, "how": how, "now": now}) for owner, how in dead]
@@ -75,7 +78,7 @@ class Owners:
             "monotonic": int(monotonic * NANOSECONDS),
         }
         results = await self._engine.write(Unit((*judged, Statement("bury_expired", expired)), topics=(WORK,)))
-        return [str(row[0]) for row in results[-1]]
+        return [(str(owner), str(how)) for rows in results for owner, how in rows]
 
     async def retire(self, supervisor_id: str) -> None:
         """End one's own row, at a clean stop."""

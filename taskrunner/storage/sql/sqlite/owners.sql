@@ -28,13 +28,13 @@ SELECT {supervisor_columns} FROM supervisors ORDER BY started_at DESC, id LIMIT 
 
 -- An owner that was judged dead by its lock or its process.
 -- name: bury
-UPDATE supervisors SET ended_at = :now, ended_how = :how WHERE id = :id AND ended_at IS NULL
+UPDATE supervisors SET ended_at = :now, ended_how = :how WHERE id = :id AND ended_at IS NULL RETURNING id, ended_how
 
 -- Owners whose lease has run out by the clock of this boot. The clock is read before the wait for the write lock, so a
 -- sweep that had to wait is late and never early.
 -- name: bury_expired
 UPDATE supervisors SET ended_at = :now, ended_how = 'its lease ran out'
-WHERE ended_at IS NULL AND boot_id = :boot_id AND expires_at <= :monotonic AND id <> :self RETURNING id
+WHERE ended_at IS NULL AND boot_id = :boot_id AND expires_at <= :monotonic AND id <> :self RETURNING id, ended_how
 
 -- name: forget_supervisors
 DELETE FROM supervisors WHERE ended_at < :before
