@@ -7,13 +7,14 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import apsw
 
 from taskrunner.core.clock import Clock
-from taskrunner.core.model import NewTask, SupervisorRow, Task
+from taskrunner.core.model import NewTask, SupervisorRow, Task, TaskType
 from taskrunner.core.settings import resolve
 from taskrunner.storage import guard
 from taskrunner.storage.engine import load_queries
@@ -51,7 +52,7 @@ def new_task(type: str = "job", **options: Any) -> NewTask:  # noqa: A002, ANN40
     return NewTask(**{"type": type, "input": "{}", **options})
 
 
-async def register(store: Store, owner: str, *, lease: float = 60.0) -> None:
+async def register(store: Store, owner: str, *, lease: float = 60.0, types: Sequence[TaskType] = ()) -> None:
     """Store a living supervisor."""
     clock = Clock()
     row = SupervisorRow(
@@ -68,7 +69,7 @@ async def register(store: Store, owner: str, *, lease: float = 60.0) -> None:
         ended_at=None,
         ended_how=None,
     )
-    await store.owners.register(row, "0", lease, [])
+    await store.owners.register(row, "0", lease, types)
 
 
 async def claim(store: Store, owner: str = "me", slots: int = 64, queues: Sequence[str] = ("default",)) -> list[Task]:
@@ -109,3 +110,36 @@ def sql(db: Path, *statements: str) -> list[list[Any]]:
 def beside(db: Path) -> list[str]:
     """The names of the files that belong to the store, the database's own among them."""
     return sorted(path.name for path in db.parent.iterdir() if path.name.startswith(db.name))
+
+
+class StillClock(Clock):
+    """A clock that stands still until the test moves it."""
+
+    def __init__(self) -> None:
+        self.moment = datetime(2026, 1, 1, tzinfo=UTC)
+        self.seconds = 1_000.0
+
+    def now(self) -> datetime:
+        """The wall clock."""
+        return self.moment
+
+    def monotonic(self) -> float:
+        """The monotonic clock."""
+        return self.seconds
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass."""
+        self.moment += timedelta(seconds=seconds)
+        self.seconds += seconds
+
+
+async def end(store: Store, task: Task, how: str = "completed") -> str:
+    """End the attempt of a claimed task: completed, failed, retried or released."""
+    fail = {"error_type": "E", "error_message": "why"}
+    statement = {
+        "completed": lambda: store.tasks.complete(task.fence, "1"),
+        "failed": lambda: store.tasks.fail(task.fence, **fail, retry_in=None),
+        "retried": lambda: store.tasks.fail(task.fence, **fail, retry_in=0.0),
+        "released": lambda: store.tasks.release(task.fence),
+    }[how]()
+    return await store.tasks.end(task.fence, statement)
