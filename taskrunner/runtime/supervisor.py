@@ -28,6 +28,10 @@ SHOW_PROGRESS = 0.25
 CLEAN_UP = 1.0
 """Seconds that a body has to unwind when its supervisor stops and the grace is over."""
 
+MEET = 0.5
+"""Seconds between two looks at the other supervisors at most: a newcomer must be known, and watched, before it may die
+without being missed for a second."""
+
 HOT_QUEUES = 16
 """Queues that are claimed from without being asked first whether they hold anything."""
 
@@ -190,7 +194,7 @@ class Supervisor:
     # ── beside it ────────────────────────────────────────────────────────────────────────────────────────────────────
     async def _sweeps(self, lease: Lease, group: anyio.abc.TaskGroup) -> None:
         while True:
-            await anyio.sleep(self._settings.sweep)
+            await anyio.sleep(min(self._settings.sweep, MEET))
             await self._sweep(lease, group)
 
     async def _sweep(self, lease: Lease, group: anyio.abc.TaskGroup) -> None:
