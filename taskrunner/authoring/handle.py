@@ -96,7 +96,7 @@ class TaskHandle(Generic[R_co]):
         with anyio.move_on_after(limit):
             await self._ended()
             ended = True
-        if not ended:
+        if not ended and await self.status() not in TERMINAL:
             message = f"task {self._id} has not ended within {limit:g} seconds; it goes on"
             raise TimeoutError(message)
         task = await self.task()
