@@ -179,8 +179,10 @@ def record(
         InvalidInput: (or `InvalidResult`, as `error` says) it cannot be kept as it is.
         PayloadTooLarge: it is larger than `limit` bytes, and `error` is `InvalidInput`.
     """
-    typed = not is_untyped(annotation)
-    if not typed and type(value) not in SCALARS:
+    typed, kind = not is_untyped(annotation), type(value)
+    if kind in SCALARS and (kind is annotation or not typed):  # JSON gives them back as they are
+        return encode(value, name=name, error=error, limit=limit), value
+    if not typed:
         require_plain(value, name=name, error=error)
     text = encode(value, name=name, error=error, limit=limit)
     if typed:
