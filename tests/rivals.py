@@ -1,0 +1,67 @@
+"""Other programs on the store's file, each in a process of its own, with Python's own sqlite3."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+_HOLDER = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], timeout=5, isolation_level=None)
+connection.execute(sys.argv[2]).fetchall()
+if len(sys.argv) > 3:
+    connection.execute(sys.argv[3]).fetchall()
+print("holding", flush=True)
+sys.stdin.readline()
+connection.execute("ROLLBACK")
+connection.close()
+print("let go", flush=True)
+"""
+
+
+@contextmanager
+def started(code: str, *args: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """A program that prints a line when it has begun, and ends when its standard input does."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, args)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout
+        assert process.stdout.readline(), process.wait()
+        yield process
+    finally:
+        assert process.stdin
+        assert process.stdout
+        process.stdin.close()
+        try:
+            assert process.wait(15) in {0, -9}
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+
+
+@contextmanager
+def write_lock(db: Path, mode: str = "IMMEDIATE") -> Iterator[subprocess.Popen[str]]:
+    """Somebody holds the write lock for as long as the block runs; a line on its standard input lets go earlier."""
+    with started(_HOLDER, db, f"BEGIN {mode}") as process:
+        yield process
+
+
+@contextmanager
+def snapshot(db: Path) -> Iterator[subprocess.Popen[str]]:
+    """Somebody reads from one snapshot of the store for as long as the block runs."""
+    with started(_HOLDER, db, "BEGIN", "SELECT count(*) FROM tasks") as process:
+        yield process
+
+
+def let_go(process: subprocess.Popen[str]) -> None:
+    """Have a holder let go now."""
+    assert process.stdin
+    assert process.stdout
+    process.stdin.write("\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "let go\n"
