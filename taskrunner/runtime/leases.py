@@ -49,6 +49,7 @@ class Lease:
         self._here = Identity.of_this_process(clock)
         self._folder = folder_of(store.path)
         self._lock: OwnLock | None = None
+        self._stop_beating: Callable[[], None] = lambda: None
         self._watched: dict[str, anyio.CancelScope] = {}
         self._beat_at = clock.monotonic()
         self._patient_until = 0.0
@@ -82,12 +83,14 @@ class Lease:
             self._lock.release()
             raise
         self._beat_at = self._clock.monotonic()
-        self._store.owners.keep_beating(self.id, self._settings.lease, self._settings.heartbeat, self._beaten)
+        self._stop_beating = self._store.owners.keep_beating(
+            self.id, self._settings.lease, self._settings.heartbeat, self._beaten
+        )
 
     async def give_up(self) -> None:
         """End this incarnation: no task of it may be running any more."""
         self._over = True
-        self._store.engine.stop_beat()
+        self._stop_beating()
         try:
             await self._store.owners.retire(self.id)
             living = {row.lock_name for row in await self._store.owners.living()}
@@ -103,7 +106,7 @@ class Lease:
         """Hear that this incarnation was taken for dead. It is told once, and not when it is over already."""
         if not self._over:
             self._over = True
-            self._store.engine.stop_beat()
+            self._stop_beating()
             self._tell_lost()
 
     async def sweep(self, group: TaskGroup) -> bool:
@@ -144,9 +147,8 @@ class Lease:
     def _beaten(self, outcome: Outcome) -> None:
         """Hear of a beat, in the writer's thread."""
         if isinstance(outcome, Refused):
-            if not self._over:  # else the heart that beats now is the next incarnation's
-                self._store.engine.stop_beat()
-                self._loop.post(self.lose)
+            self._stop_beating()
+            self._loop.post(self.lose)
         elif isinstance(outcome, StoreError):
             self._loop.post(self._events.trouble, outcome, self._clock.monotonic())
         else:

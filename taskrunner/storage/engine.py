@@ -90,12 +90,11 @@ class Engine(Protocol):
         """Commit a unit and call `done` from the writer's thread after the commit."""
         ...
 
-    def beat(self, interval: float, make: Callable[[], Unit], done: Callable[[Outcome], None]) -> None:
-        """Commit what `make` returns every `interval` seconds, from the writer's own thread, until `stop_beat`."""
-        ...
+    def beat(self, interval: float, make: Callable[[], Unit], done: Callable[[Outcome], None]) -> Callable[[], None]:
+        """Commit what `make` returns every `interval` seconds, from the writer's thread, until the answer is called.
 
-    def stop_beat(self) -> None:
-        """End the beating; one that is under way is finished first."""
+        Each supervisor of a process has a heart of its own. A beat that is under way is finished first.
+        """
         ...
 
     def listen(self, topics: Sequence[str]) -> AbstractContextManager[News]:

@@ -2,7 +2,7 @@
 
 It drains what has queued up while the last commit waited for the disk, commits it at once, and wakes all callers with
 one call into the event loop. No lingering: the wait for the disk is the window (measured: a linger of 1 ms halves the
-throughput at 64 callers). It also beats the heart of a supervisor, because it runs whatever blocks the event loop.
+throughput at 64 callers). It also beats the hearts of supervisors, because it runs whatever blocks the event loop.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class GroupCommit:
         self._announce = announce
         self._loop = LoopRef()
         self._queue: queue.SimpleQueue[_Entry | _Question | None] = queue.SimpleQueue()
-        self._heart: _Heart | None = None
+        self._hearts: list[_Heart] = []
         self._door = threading.Lock()  # nothing may come in behind the thread's back once it was told to end
         self._closing = False
         self._thread: threading.Thread | None = None
@@ -109,15 +109,19 @@ class GroupCommit:
         self._put(_Question(question, reply))
         return await reply.wait()
 
-    def beat(self, interval: float, make: Callable[[], Unit], done: Callable[[Outcome], None]) -> None:
-        """Commit what `make` returns every `interval` seconds from now on."""
-        self._heart = _Heart(interval, make, done, self._clock.monotonic() + interval)
-        self._queue.put(None)
+    def beat(self, interval: float, make: Callable[[], Unit], done: Callable[[Outcome], None]) -> Callable[[], None]:
+        """Commit what `make` returns every `interval` seconds from now on, until the answer is called."""
+        heart = _Heart(interval, make, done, self._clock.monotonic() + interval)
 
-    def stop_beat(self) -> None:
-        """End the beating."""
-        self._heart = None
+        def stop() -> None:
+            with self._door:
+                self._hearts = [other for other in self._hearts if other is not heart]
+            self._queue.put(None)
+
+        with self._door:
+            self._hearts = [*self._hearts, heart]
         self._queue.put(None)
+        return stop
 
     async def close(self) -> None:
         """Commit what was submitted, then end the thread. It is not cancelled half-way."""
@@ -132,18 +136,21 @@ class GroupCommit:
     def turn(self, timeout: float | None) -> None:
         """Wait at most `timeout` seconds for work, and commit once if there is any."""
         entries = self._drain(timeout)
-        heart = self._heart
+        due: list[_Heart] = []
         try:
-            if heart is not None and self._clock.monotonic() >= heart.due:
-                heart.due = self._clock.monotonic() + heart.interval
-                beat = _Entry(heart.make(), done=heart.done)
-                entries.insert(0, beat)  # first in line: a lease must not wait for a crowd
+            now = self._clock.monotonic()
+            due = [heart for heart in self._hearts if now >= heart.due]
+            for heart in due:
+                heart.due = now + heart.interval
+            beats = [_Entry(heart.make(), done=heart.done) for heart in due]
+            entries = [*beats, *entries]  # first in line: a lease must not wait for a crowd
             outcomes = self._commit([entry.unit for entry in entries]) if entries else []
         except BaseException as error:  # noqa: BLE001 - a fault of ours: all have to hear, and the thread goes on
             _log.exception("the writer failed")
             outcomes = [StoreUnknown(f"the writer failed ({error!r}): this may or may not be written") for _ in entries]
-        if heart is not None and entries and entries[0].done is heart.done and isinstance(outcomes[0], StoreBusy):
-            heart.due = min(heart.due, self._clock.monotonic() + BEAT_AGAIN)
+        for heart, outcome in zip(due, outcomes, strict=False):
+            if isinstance(outcome, StoreBusy):
+                heart.due = min(heart.due, self._clock.monotonic() + BEAT_AGAIN)
         self._answer(entries, outcomes)
 
     def _put(self, entry: _Entry | _Question) -> None:
@@ -155,8 +162,8 @@ class GroupCommit:
 
     def _run(self) -> None:
         while not (self._closing and self._queue.empty()):
-            heart = self._heart
-            self.turn(None if heart is None else max(0.0, heart.due - self._clock.monotonic()))
+            due = min((heart.due for heart in self._hearts), default=None)
+            self.turn(None if due is None else max(0.0, due - self._clock.monotonic()))
 
     def _drain(self, timeout: float | None) -> list[_Entry]:
         entries: list[_Entry] = []

@@ -48,8 +48,13 @@ class Owners:
         known = [Statement("register_type", {**_type(kind), "now": now}) for kind in types]
         await self._engine.write(Unit((Statement("register_supervisor", me, expect_rows=1), forget, *known)))
 
-    def keep_beating(self, supervisor_id: str, lease: float, interval: float, lost: Callable[[Outcome], None]) -> None:
-        """Renew the lease every `interval` seconds, from the writer's thread; `lost` is told each outcome."""
+    def keep_beating(
+        self, supervisor_id: str, lease: float, interval: float, told: Callable[[Outcome], None]
+    ) -> Callable[[], None]:
+        """Renew the lease every `interval` seconds from the writer's thread, until the answer is called.
+
+        Each outcome is told in that thread.
+        """
 
         def make() -> Unit:
             now: dict[str, Value] = {
@@ -59,7 +64,7 @@ class Owners:
             }
             return Unit((Statement("beat", now, expect_rows=1),))
 
-        self._engine.beat(interval, make, lost)
+        return self._engine.beat(interval, make, told)
 
     async def bury(
         self, dead: Sequence[tuple[str, str]], *, boot_id: str, me: str, monotonic: float

@@ -110,14 +110,10 @@ class SQLiteEngine:
         self._require_writer()
         self._group.submit(unit, done)
 
-    def beat(self, interval: float, make: Callable[[], Unit], done: Callable[[Outcome], None]) -> None:
-        """Commit what `make` returns every `interval` seconds, from the writer's thread."""
+    def beat(self, interval: float, make: Callable[[], Unit], done: Callable[[Outcome], None]) -> Callable[[], None]:
+        """Commit what `make` returns every `interval` seconds, from the writer's thread, until the answer is called."""
         self._require_writer()
-        self._group.beat(interval, make, done)
-
-    def stop_beat(self) -> None:
-        """End the beating."""
-        self._group.stop_beat()
+        return self._group.beat(interval, make, done)
 
     def listen(self, topics: Sequence[str]) -> AbstractContextManager[News]:
         """Hear of commits that may concern one of the topics."""

@@ -216,10 +216,10 @@ async def test_a_callback_that_raises_harms_nobody(db: Path) -> None:
             raise ValueError
 
         store.engine.submit(Unit((enqueue("1"),)), raises)
-        store.engine.beat(0.01, make, raises)
+        stop_beating = store.engine.beat(0.01, make, raises)
         await store.engine.write(Unit((enqueue("2"),)))
         await asyncio.sleep(0.1)
-        store.engine.stop_beat()
+        stop_beating()
         await store.engine.write(Unit((enqueue("3"),)))
         assert beats.count(0) >= 2
         assert await names(store) == ["1", "2", "3"]
@@ -234,7 +234,7 @@ class Heart:
     def __init__(self, store: Store, interval: float) -> None:
         self.moments: list[float] = []
         self.outcomes: list[Outcome] = []
-        store.engine.beat(interval, self.make, self.outcomes.append)
+        self.stop = store.engine.beat(interval, self.make, self.outcomes.append)
 
     def make(self) -> Unit:
         """One beat."""
@@ -258,7 +258,7 @@ async def test_it_beats_while_the_writer_is_busy_and_the_loop_is_blocked(db: Pat
         time.sleep(0.6)  # the loop is blocked
         assert len(heart.moments) >= beaten + 4
         assert heart.longest_pause() < 0.4
-        store.engine.stop_beat()
+        heart.stop()
         await store.engine.write(Unit((enqueue("last"),)))
         beaten = len(heart.moments)
         await asyncio.sleep(0.2)
@@ -287,6 +287,6 @@ async def test_a_store_that_another_program_has_locked(db: Path) -> None:
             await waiting
         await asyncio.sleep(0.8)  # a beat is tried again after half a second
         assert not isinstance(heart.outcomes[-1], StoreError)
-        store.engine.stop_beat()
+        heart.stop()
         await store.engine.write(Unit((enqueue("after"),)))
         assert [name for name in await names(store) if "beat" not in name] == ["before", "in time", "after"]
