@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import datetime
@@ -28,6 +26,7 @@ from taskrunner.core.model import JSON
 from taskrunner.core.settings import Settings, read_pyproject, resolve
 from taskrunner.core.states import OnConflict
 from taskrunner.resources.sessions import Sessions
+from taskrunner.runtime.stop_signals import obey_signals
 from taskrunner.runtime.supervisor import Supervisor
 from taskrunner.runtime.workshop import Workshop
 from taskrunner.storage.store import Store
@@ -254,7 +253,7 @@ class TaskRunner(Tasks):
         async with self._supervisor(concurrency, queues) as supervisor:
             with _lone_errors():
                 async with anyio.create_task_group() as group:
-                    await group.start(_obey_signals, supervisor)
+                    await group.start(obey_signals, supervisor)
                     await supervisor.run(until_idle=until_idle)
                     group.cancel_scope.cancel()
 
@@ -351,16 +350,3 @@ def _lone_errors() -> Iterator[None]:
 
 async def _run_in_background(supervisor: Supervisor, *, task_status: anyio.abc.TaskStatus[None]) -> None:
     await supervisor.run(task_status=task_status)
-
-
-async def _obey_signals(supervisor: Supervisor, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-    """The first SIGTERM or SIGINT stops the supervisor with its grace, the second one at once."""
-    if threading.current_thread() is not threading.main_thread():  # only there Python can hear signals
-        task_status.started()
-        return
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        task_status.started()
-        asked = False
-        async for _number in signals:
-            supervisor.stop(at_once=asked)
-            asked = True

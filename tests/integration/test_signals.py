@@ -200,3 +200,38 @@ main()
             assert time.monotonic() - began < 3
         task = await handle.task()
         assert (task.status, task.retry_count, task.losses) == ("pending", 0, 0)
+
+
+TWO = """
+other = TaskRunner(db + ".other", lease=3, heartbeat=0.5, sweep=0.1, grace=2)
+third = TaskRunner(db + ".third", sweep=0.1)
+
+async def brief():
+    effect("begins")
+    await anyio.sleep(0.5)
+    effect("ends")
+
+for each in (runner, other):
+    each.task(brief)
+
+async def main():
+    for each in (runner, other):
+        async with each:
+            await each.enqueue("brief")
+    await asyncio.gather(runner.run(), other.run(), third.run(until_idle=True))
+
+anyio.run(main)
+print("ended")
+"""
+
+
+def test_one_signal_reaches_every_supervisor(db: Path, tmp_path: Path) -> None:
+    """Two supervisors in one program, and a third that has ended already: one SIGTERM drains both."""
+    log = EffectLog(tmp_path / "effects")
+    with program(db, log, TWO) as both:
+        log.wait_for(2)
+        time.sleep(0.2)
+        both.kill(signal.SIGTERM)
+        assert both.hear() == "ended"
+        assert both.wait() == (0, "")
+    assert log.lines() == ["begins", "begins", "ends", "ends"]
