@@ -6,14 +6,12 @@ What people get to see are dataclasses; what is made for each write is a Struct,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from datetime import datetime
+from typing import Any, TypeAlias
 
 import msgspec
 
-if TYPE_CHECKING:
-    from datetime import datetime
-
-    from taskrunner.core.states import Role, SessionStatus, Status
+from taskrunner.core.states import Role, SessionStatus, Status
 
 JSON: TypeAlias = Any
 """Any JSON value. (A recursive alias reads worse in every error message.)"""
