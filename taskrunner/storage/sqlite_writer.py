@@ -181,7 +181,7 @@ class Writer:
         if getattr(error, "extendedresult", None) in FSYNC_ERRORS:
             return _instead(outcomes, self._trouble(error))
         try:
-            happened = self._happened()
+            happened = self._happened(error)
         except (apsw.Error, StoreError) as blind:
             unknown = StoreUnknown(
                 f"{self._path}: a commit failed ({error}) and could not be looked up ({blind}); it may have happened"
@@ -190,11 +190,12 @@ class Writer:
             return _instead(outcomes, unknown)
         return outcomes if happened else _instead(outcomes, translate(error, self._path), certain=True)
 
-    def _happened(self) -> bool:
+    def _happened(self, error: apsw.Error) -> bool:
         """Look for the mark on a fresh connection.
 
         If it is not there, a new commit is made at once: it takes the place of the frames that the failed one may have
-        left in the WAL, which a later crash would otherwise bring to life.
+        left in the WAL, which a later crash would otherwise bring to life. A write that found the disk full has left
+        no whole frame of a commit, so that is no reason to wait for space.
         """
         with suppress(apsw.Error):  # its own last words are of no interest: the file is asked through a new one
             self.connection.close()
@@ -203,9 +204,10 @@ class Writer:
         rows = self.connection.execute(query.sql, query.bind({"id": self._id})).fetchall()
         if rows == [(self._token,)]:
             return True
-        self.connection.execute("BEGIN IMMEDIATE")
-        self._mark()
-        self.connection.execute("COMMIT")
+        if not isinstance(error, apsw.FullError):
+            self.connection.execute("BEGIN IMMEDIATE")
+            self._mark()
+            self.connection.execute("COMMIT")
         return False
 
 
