@@ -86,6 +86,10 @@ class Engine(Protocol):
         """Commit a unit; it is durable when this returns. Raises `Refused`, `Rejected`, or a `StoreError`."""
         ...
 
+    def write_soon(self, unit: Unit, done: Callable[[Outcome], None]) -> None:
+        """Commit a unit and call `done` on the event loop after the commit. Raises `StoreError` if it is closed."""
+        ...
+
     def submit(self, unit: Unit, done: Callable[[Outcome], None]) -> None:
         """Commit a unit and call `done` from the writer's thread after the commit."""
         ...

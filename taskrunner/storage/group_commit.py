@@ -34,11 +34,11 @@ BEAT_AGAIN = 0.5
 
 @dataclass(slots=True)
 class _Entry:
-    """A unit in the queue and who is to be told: a waiter on the event loop, or a callback in the writer's thread."""
+    """A unit in the queue, and who is to be told on the event loop or in the writer's thread."""
 
     unit: Unit
-    reply: Reply[Outcome] | None = None
-    done: Callable[[Outcome], None] | None = None
+    done: Callable[[Outcome], None]
+    on_loop: bool = False
 
 
 @dataclass(slots=True)
@@ -93,15 +93,19 @@ class GroupCommit:
     async def write(self, unit: Unit) -> list[Rows]:
         """Commit a unit and wait for it. A cancelled wait does not take the unit back."""
         reply: Reply[Outcome] = Reply()
-        self._put(_Entry(unit, reply=reply))
+        self._put(_Entry(unit, reply.give, on_loop=True))
         outcome = await reply.wait()
         if isinstance(outcome, StoreError):
             raise outcome
         return outcome
 
+    def write_soon(self, unit: Unit, done: Callable[[Outcome], None]) -> None:
+        """Commit a unit and call `done` on the event loop, in one go with all that wait for the same commit."""
+        self._put(_Entry(unit, done, on_loop=True))
+
     def submit(self, unit: Unit, done: Callable[[Outcome], None]) -> None:
         """Commit a unit and call `done` in the writer's thread; from any thread."""
-        self._put(_Entry(unit, done=done))
+        self._put(_Entry(unit, done))
 
     async def ask(self, question: Callable[[], int]) -> int:
         """Run `question` in the writer's thread, between two commits."""
@@ -142,7 +146,7 @@ class GroupCommit:
             due = [heart for heart in self._hearts if now >= heart.due]
             for heart in due:
                 heart.due = now + heart.interval
-            beats = [_Entry(heart.make(), done=heart.done) for heart in due]
+            beats = [_Entry(heart.make(), heart.done) for heart in due]
             entries = [*beats, *entries]  # first in line: a lease must not wait for a crowd
             outcomes = self._commit([entry.unit for entry in entries]) if entries else []
         except BaseException as error:  # noqa: BLE001 - a fault of ours: all have to hear, and the thread goes on
@@ -182,23 +186,28 @@ class GroupCommit:
         return entries
 
     def _answer(self, entries: list[_Entry], outcomes: list[Outcome]) -> None:
-        replies: list[tuple[Reply[Outcome], Outcome]] = []
+        answers: list[tuple[Callable[[Outcome], None], Outcome]] = []
         topics: dict[str, None] = {}
         for entry, outcome in zip(entries, outcomes, strict=True):
             if not isinstance(outcome, StoreError):
-                topics.update(dict.fromkeys(entry.unit.topics))
-            if entry.reply is not None:
-                replies.append((entry.reply, outcome))
-            elif entry.done is not None:
-                try:
-                    entry.done(outcome)
-                except Exception:  # noqa: BLE001 - the others still have to hear
-                    _log.exception("who was told of a commit raised")
-        if replies or topics:
-            self._loop.post(self._give, replies, topics)
+                for topic in entry.unit.topics:
+                    topics[topic] = None
+            if entry.on_loop:
+                answers.append((entry.done, outcome))
+            else:
+                _tell(entry.done, outcome)
+        if answers or topics:
+            self._loop.post(self._give, answers, topics)
 
-    def _give(self, replies: list[tuple[Reply[Outcome], Outcome]], topics: Iterable[str]) -> None:
-        for reply, outcome in replies:
-            reply.give(outcome)
+    def _give(self, answers: list[tuple[Callable[[Outcome], None], Outcome]], topics: Iterable[str]) -> None:
+        for done, outcome in answers:
+            _tell(done, outcome)
         if topics:
             self._announce(topics)
+
+
+def _tell(done: Callable[[Outcome], None], outcome: Outcome) -> None:
+    try:
+        done(outcome)
+    except Exception:  # noqa: BLE001 - the others still have to hear
+        _log.exception("who was told of a commit raised")

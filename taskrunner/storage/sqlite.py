@@ -105,6 +105,10 @@ class SQLiteEngine:
         self._require_writer()
         return await self._group.write(unit)
 
+    def write_soon(self, unit: Unit, done: Callable[[Outcome], None]) -> None:
+        """Commit a unit; `done` is called on the event loop."""
+        self._group.write_soon(unit, done)
+
     def submit(self, unit: Unit, done: Callable[[Outcome], None]) -> None:
         """Commit a unit; `done` is called in the writer's thread. From any thread."""
         self._require_writer()
