@@ -29,12 +29,12 @@ def started(code: str, *args: str | Path) -> Iterator[subprocess.Popen[str]]:
         [sys.executable, "-c", code, *map(str, args)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     try:
-        assert process.stdout
+        assert process.stdout is not None
         assert process.stdout.readline(), process.wait()
         yield process
     finally:
-        assert process.stdin
-        assert process.stdout
+        assert process.stdin is not None
+        assert process.stdout is not None
         process.stdin.close()
         try:
             assert process.wait(15) in {0, -9}

@@ -27,7 +27,7 @@ ALIASES = {"Duration", "JSON", "OnConflict", "RetryOn", "Role", "Status", "Wait"
 OPTIONS = """priority=None, queue=None, delay=None, run_at=None, session_id=None, unique_key=None, on_conflict="reuse",
     idempotency_key=None, max_retries=None, timeout=None"""
 
-CALLS = {
+CALLS: dict[str, str | list[str]] = {
     "Tasks": 'prefix="", /',
     "Tasks.task": [
         "self, fn, /",
@@ -59,7 +59,7 @@ CALLS = {
 }
 """Plain calls, by their parameters; two where there are overloads."""
 
-COROUTINES = {
+COROUTINES: dict[str, str | list[str]] = {
     "TaskDefinition.enqueue": "self, *args, **kwargs",
     "TaskRunner.drain": "self, *, queues=None",
     "TaskRunner.enqueue": ["self, bound, /", f"self, name, input=..., /, *, {OPTIONS}"],
