@@ -148,7 +148,7 @@ class Recorder:
         return results[len(ride) :]
 
     async def _commit(self, statements: Sequence[Statement]) -> list[Rows]:
-        """Commit, however long the store is locked or its disk full: the body's work is done, and it is not at fault."""
+        """Commit, however long the store is locked or its disk full: the body's work is done, and not at fault."""
         while True:
             try:
                 return await self.store.journal.write(statements)

@@ -1,9 +1,6 @@
 """News: the only way anything travels up from floor to floor.
 
-Names are nouns and past participles: `task.started`, `task.completed`, `task.retried`, `task.failed`,
-`task.cancelled`, `task.released`, `task.recovered`, `task.quarantined`, `task.fenced`, `task.leaked`, `task.unknown`,
-`loop.blocked`, `supervisor.started`, `supervisor.stopping`, `supervisor.stopped`, `supervisor.buried`, `lease.lost`,
-`store.trouble`.
+Their names are nouns and past participles: EVENTS lists them.
 """
 
 from __future__ import annotations
@@ -11,15 +8,42 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from difflib import get_close_matches
+from typing import Any, Final, TypeAlias
+
+from taskrunner.core.errors import InvalidInput
+from taskrunner.core.hints import is_async
+from taskrunner.core.places import shown
 
 Listener: TypeAlias = Callable[[Mapping[str, Any]], object]
 
-EVERY = "*"
+EVENTS: Final = (
+    "lease.lost",
+    "loop.blocked",
+    "store.trouble",
+    "supervisor.buried",
+    "supervisor.started",
+    "supervisor.stopped",
+    "supervisor.stopping",
+    "task.cancelled",
+    "task.completed",
+    "task.failed",
+    "task.fenced",
+    "task.leaked",
+    "task.quarantined",
+    "task.recovered",
+    "task.released",
+    "task.retried",
+    "task.started",
+    "task.unknown",
+)
+"""Every event's name."""
+
+EVERY: Final = "*"
 """The name under which a listener hears every event."""
 
 TROUBLE_AGAIN = 5.0
-"""Seconds between two warnings of a store that cannot be used: it is tried more often, by many, for as long as it lasts."""
+"""Seconds between two warnings of a store that cannot be used: it is tried more often, and by many."""
 
 _log = logging.getLogger("taskrunner")
 
@@ -32,7 +56,18 @@ class Events:
         self._troubled_at = -TROUBLE_AGAIN
 
     def on(self, event: str, listener: Listener) -> None:
-        """Call `listener` with the fields of every `event` from now on (`"*"`: of all). It must not block."""
+        """Call `listener` with the fields of every `event` from now on (`"*"`: of all). It must not block.
+
+        Raises:
+            InvalidInput: there is no such event, or the listener cannot be called as a plain function.
+        """
+        if event not in (*EVENTS, EVERY):
+            near = get_close_matches(str(event), EVENTS, n=1, cutoff=0)[0]
+            message = f"event={shown(event)}: there is no such event; the nearest is {near}"
+            raise InvalidInput(message, path="event")
+        if not callable(listener) or is_async(listener):
+            message = f"listener={shown(listener)}: a plain function is wanted, for nobody would await another"
+            raise InvalidInput(message, path="listener")
         self._listeners[event].append(listener)
 
     def emit(self, event: str, /, **fields: object) -> None:

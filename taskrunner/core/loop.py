@@ -56,18 +56,36 @@ class LoopRef:
     def run(self, coroutine: Coroutine[Any, Any, T], /) -> T:
         """Await a coroutine on the loop, from another thread.
 
+        A Ctrl-C in that thread cancels the coroutine, and leaves when it has ended: nothing of it works on unseen.
+
         Raises:
             LoopEnded: the loop has ended; the coroutine is closed.
         """
+        running: list[tuple[anyio.CancelScope, anyio.Event]] = []
 
         async def awaited() -> T:
-            return await coroutine
+            scope, ended = anyio.CancelScope(), anyio.Event()
+            running.append((scope, ended))
+            try:
+                with scope:
+                    return await coroutine
+            finally:
+                ended.set()
+            raise LoopEnded  # it was cancelled, and nobody waits for this
+
+        async def stop() -> None:
+            for scope, ended in running:
+                scope.cancel()
+                await ended.wait()
 
         try:
             return anyio.from_thread.run(awaited, token=self.token)
         except anyio.RunFinishedError:
             coroutine.close()
             raise LoopEnded from None
+        except KeyboardInterrupt:
+            anyio.from_thread.run(stop, token=self.token)
+            raise
 
 
 class Reply(Generic[T]):

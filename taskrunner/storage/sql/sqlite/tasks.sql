@@ -26,12 +26,14 @@ VALUES (:id, :session_id, :parent_task_id, :type, :input,
 {insert_task}
 
 -- The row that holds the key already is returned when the key may be reused; nothing is returned when it is refused.
+-- A task that is found by its unique key takes the idempotency key on, so that it will be found by that one, too.
 -- name: enqueue_keyed
 {insert_task}
 ON CONFLICT (type, idempotency_key) WHERE idempotency_key IS NOT NULL
 DO UPDATE SET idempotency_key = excluded.idempotency_key
 ON CONFLICT (type, unique_key) WHERE unique_key IS NOT NULL AND status IN ('pending', 'running')
 DO UPDATE SET
+  idempotency_key = coalesce(idempotency_key, excluded.idempotency_key),
   input = CASE WHEN :on_conflict = 'replace' THEN excluded.input ELSE input END,
   run_at = CASE WHEN :on_conflict = 'replace' THEN excluded.run_at ELSE run_at END,
   hold = CASE WHEN :on_conflict = 'replace' THEN excluded.hold ELSE hold END,
