@@ -52,9 +52,12 @@ def new_task(type: str = "job", **options: Any) -> NewTask:  # noqa: A002, ANN40
     return NewTask(**{"type": type, "input": "{}", **options})
 
 
-async def register(store: Store, owner: str, *, lease: float = 60.0, types: Sequence[TaskType] = ()) -> None:
+async def register(
+    store: Store, owner: str, *, lease: float = 60.0, types: Sequence[TaskType] = (), now: datetime | None = None
+) -> None:
     """Store a living supervisor."""
     clock = Clock()
+    now = now or clock.now()
     row = SupervisorRow(
         id=owner,
         boot_id=clock.boot_id(),
@@ -64,8 +67,8 @@ async def register(store: Store, owner: str, *, lease: float = 60.0, types: Sequ
         host="here",
         lock_name=f"{owner}.lock",
         expires_at=0,
-        started_at=clock.now(),
-        beat_at=clock.now(),
+        started_at=now,
+        beat_at=now,
         ended_at=None,
         ended_how=None,
     )

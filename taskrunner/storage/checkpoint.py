@@ -18,7 +18,7 @@ import apsw
 
 from taskrunner.core.errors import StoreError
 from taskrunner.core.loop import spawn_thread
-from taskrunner.storage.sqlite_connection import FSYNC_ERRORS
+from taskrunner.storage.sqlite_connection import FSYNC_ERRORS, close
 
 if TYPE_CHECKING:
     from taskrunner.storage.readers import Readers
@@ -94,7 +94,7 @@ class Checkpointer:
                     self._checkpoint(connection)
             self._closing.wait(PAUSE)
         if connection is not None:
-            connection.close()
+            close(connection)
 
     def _checkpoint(self, connection: apsw.Connection) -> None:
         try:

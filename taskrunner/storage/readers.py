@@ -12,6 +12,7 @@ import apsw
 
 from taskrunner.core.errors import StoreError
 from taskrunner.core.loop import LoopRef, Reply, spawn_thread
+from taskrunner.storage.sqlite_connection import close
 
 T = TypeVar("T")
 
@@ -92,4 +93,4 @@ class Readers:
             with gate:
                 job(connection)
         for each in opened:
-            each.close()
+            close(each)

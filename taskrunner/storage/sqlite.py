@@ -20,7 +20,15 @@ from taskrunner.storage.engine import Statement, Unit, load_migrations, load_que
 from taskrunner.storage.group_commit import GroupCommit
 from taskrunner.storage.hold import SharedHold, same_file
 from taskrunner.storage.readers import Readers
-from taskrunner.storage.sqlite_connection import check_schema, connect, migrate, patience, switch_to_wal, translate
+from taskrunner.storage.sqlite_connection import (
+    check_schema,
+    close,
+    connect,
+    migrate,
+    patience,
+    switch_to_wal,
+    translate,
+)
 from taskrunner.storage.sqlite_writer import Writer
 
 if TYPE_CHECKING:
@@ -86,9 +94,11 @@ class SQLiteEngine:
             with anyio.CancelScope(shield=True):  # a thread cannot be stopped: what it opens has to be closed again
                 await call_in_thread("opening", engine._open)
             await anyio.lowlevel.checkpoint()
-        except BaseException:
+        except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await call_in_thread("closing", engine._let_go)
+            if isinstance(error, apsw.Error):
+                raise translate(error, path) from error
             raise
         if writing:
             engine._group.start()
@@ -159,10 +169,8 @@ class SQLiteEngine:
             switch_to_wal(first, self.path, self._busy_timeout)
             self._lock(hold)
             migrate(first, self.path, self._clock, self.queries)
-        except apsw.Error as error:
-            raise self._translate(error) from error
         finally:
-            first.close()
+            close(first)
 
     def _lock(self, hold: SharedHold) -> None:
         """Lock the file as being in use; another process that opens or closes it may have it for itself."""
@@ -183,7 +191,7 @@ class SQLiteEngine:
                 last_first.callback(self._writer.close)
             for connection in (watch, self._watch):
                 if connection is not None:
-                    last_first.callback(connection.close)
+                    last_first.callback(close, connection)
             if self._hold is not None:
                 last_first.callback(self._hold.unlock)  # else SQLite could not delete the WAL with its last connection
             last_first.callback(self._checkpointer.close)

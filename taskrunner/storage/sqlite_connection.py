@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ def connect(
     Raises:
         StoreError: SQLite cannot open it.
     """
+    connection: apsw.Connection | None = None
     try:
         connection = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE, vfs=vfs, statementcachesize=256)
         connection.set_busy_timeout(int(busy_timeout * 1_000))
@@ -59,8 +61,16 @@ def connect(
         connection.create_scalar_function("is_utf8", _is_utf8, 1, deterministic=True)
         connection.execute("PRAGMA user_version").fetchall()  # the first look at the file: is it a database at all?
     except apsw.Error as error:
+        if connection is not None:
+            close(connection)
         raise translate(error, path) from error
     return connection
+
+
+def close(connection: apsw.Connection) -> None:
+    """Close a connection; what a checkpoint at its end has to say of the disk changes nothing for what is committed."""
+    with suppress(apsw.Error):
+        connection.close()
 
 
 def _is_utf8(*content: Any) -> bool:  # noqa: ANN401 - SQLite hands over what it likes: here, one BLOB
@@ -108,9 +118,15 @@ def check_schema(connection: apsw.Connection, path: Path) -> int:
     Raises:
         StoreError: another program's database, or a schema that is newer than this version knows.
     """
-    with connection:  # one snapshot: another process may be migrating between two looks
+    alone = not connection.in_transaction
+    try:
+        if alone:  # one snapshot: another process may be migrating between two looks
+            connection.execute("BEGIN")
         application, version = connection.pragma("application_id"), connection.pragma("user_version")
         empty = not connection.pragma("schema_version")
+    finally:
+        if alone and connection.in_transaction:
+            connection.execute("ROLLBACK")
     latest = load_migrations("sqlite")[-1][0]
     if (application not in (0, APPLICATION_ID)) or (application == 0 and not empty):
         message = f"{path}: this is a database of another program, not a taskrunner store"

@@ -10,7 +10,7 @@ import apsw
 from taskrunner.core.durations import stamp
 from taskrunner.core.errors import StoreBusy, StoreError, StoreUnknown
 from taskrunner.storage.engine import Refused, Rejected, Unreadable
-from taskrunner.storage.sqlite_connection import FSYNC_ERRORS, translate
+from taskrunner.storage.sqlite_connection import FSYNC_ERRORS, close, translate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -66,13 +66,13 @@ class Writer:
 
     def close(self) -> None:
         """Forget this writer's mark and close the connection; SQLite empties the WAL if it was the last one."""
-        try:
-            if self._broken is None and self._token:
+        with suppress(apsw.Error):  # then the mark stays, which costs a row; the commits are safe
+            if self._broken is not None:  # what the WAL holds in memory may not be on the disk: it is not to be copied
+                self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+            elif self._token:
                 query = self._queries["forget_writer"]
                 self.connection.execute(query.sql, query.bind({"id": self._id})).fetchall()
-        except apsw.Error:
-            self._broken = StoreError("closing")  # the mark stays, which costs a row; the commits are safe
-        self.connection.close()
+        close(self.connection)
 
     def _one_by_one(self, units: list[Unit]) -> list[Outcome]:
         outcomes: list[Outcome] = []
@@ -197,8 +197,7 @@ class Writer:
         left in the WAL, which a later crash would otherwise bring to life. A write that found the disk full has left
         no whole frame of a commit, so that is no reason to wait for space.
         """
-        with suppress(apsw.Error):  # its own last words are of no interest: the file is asked through a new one
-            self.connection.close()
+        close(self.connection)
         self.connection = self._reconnect()
         query = self._queries["last_commit"]
         rows = self.connection.execute(query.sql, query.bind({"id": self._id})).fetchall()
