@@ -79,8 +79,12 @@ class Lease:
         )
         try:
             await self._store.owners.register(row, version(), self._settings.lease, types)
-        except BaseException:
+        except StoreError:
             self._lock.release()
+            raise
+        except BaseException:  # a cancellation does not take the row back
+            with anyio.CancelScope(shield=True):
+                await self.give_up()
             raise
         self._beat_at = self._clock.monotonic()
         self._stop_beating = self._store.owners.keep_beating(
@@ -91,15 +95,15 @@ class Lease:
         """End this incarnation: no task of it may be running any more."""
         self._over = True
         self._stop_beating()
+        living: set[str] | None = None
         try:
             await self._store.owners.retire(self.id)
             living = {row.lock_name for row in await self._store.owners.living()}
-        except StoreError:
-            if self._lock is not None:
-                self._lock.release(keep_file=True)  # free: the proof for the others that nobody is here
+        except StoreError:  # a file that stays, and is free, is the proof for the others that nobody is here
             return
-        if self._lock is not None:
-            self._lock.release()
+        finally:
+            if self._lock is not None:
+                self._lock.release(keep_file=living is None)
         remove_locks(self._folder, living)
 
     def lose(self) -> None:
