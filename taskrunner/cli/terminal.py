@@ -24,6 +24,7 @@ _HARMFUL = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JOINERS = frozenset("\u200c\u200d")  # they hold the parts of one sign together, as in many emoji
 _GAP = "  "
 _LEAST_CELL = 8
+_WIDEST_CELL = 60
 _LAST_COLUMN = 24
 
 
@@ -80,7 +81,7 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, spar
     elif cells:
         room = shutil.get_terminal_size().columns
         kept = _columns_that_fit(header, cells, spare, room)
-        _print_aligned([header[number] for number in kept], [[row[number] for number in kept] for row in cells], room)
+        _print_aligned([[row[number] for number in kept] for row in [header, *cells]], room)
 
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
@@ -125,35 +126,59 @@ def _columns_that_fit(
     header: Sequence[str], cells: Sequence[Sequence[str]], spare: Collection[str], room: int
 ) -> list[int]:
     every = list(range(len(header)))
-    widths = [max(len(row[number]) for row in [header, *cells]) + len(_GAP) for number in every]
-    if sum(widths[:-1]) + _LAST_COLUMN <= room:
+    if sum(_widths([header, *cells])[:-1]) + len(_GAP) * (len(every) - 1) + _LAST_COLUMN <= room:
         return every
     return [number for number in every if header[number] not in spare]
 
 
-def _print_aligned(header: Sequence[str], cells: Sequence[Sequence[str]], room: int) -> None:
-    try:
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
-    except ImportError:
-        _print_plain(header, cells, room)
-        return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for number, name in enumerate(header):
-        table.add_column(name, no_wrap=True, min_width=len(cells[0][0]) if number == 0 else None)
-    for row in cells:
-        table.add_row(*(Text(cell) for cell in row))  # as Text: a stored `[red]` is no markup
-    Console(highlight=False).print(table)
+def _print_aligned(rows: Sequence[Sequence[str]], room: int) -> None:
+    """Print rows of which the first is the header. Only the last column is cut to what room there is.
+
+    Where the others leave none for it, the first column has a line of its own above the rest of its row.
+    """
+    widths = _widths(rows)
+    least = min(widths[-1], _LEAST_CELL)
+    stacked = sum(widths[:-1]) + len(_GAP) * (len(widths) - 1) + least > room
+    taken = sum(widths[stacked:-1]) + len(_GAP) * (len(widths) - 1)
+    widths[-1] = max(least, room - taken)
+    for number, row in enumerate(rows):
+        cells = [_fill(_cut(cell, width), width) for cell, width in zip(row, widths, strict=True)]
+        lines = [cells[0], _GAP + _GAP.join(cells[1:])] if stacked else [_GAP.join(cells)]
+        for line in lines:
+            say(_bold(line.rstrip()) if number == 0 else line.rstrip())
 
 
-def _print_plain(header: Sequence[str], cells: Sequence[Sequence[str]], room: int) -> None:
-    rows = [header, *cells]
-    widths = [max(len(row[number]) for row in rows) for number in range(len(header))]
-    widths[-1] = max(_LEAST_CELL, room - sum(widths[:-1]) - len(_GAP) * (len(widths) - 1))
-    for row in rows:
-        say(_GAP.join(f"{_cut(cell, width):<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip())
+def _bold(text: str) -> str:
+    plain = not is_terminal(sys.stdout) or os.environ.get("NO_COLOR")
+    return text if plain else f"\x1b[1m{text}\x1b[0m"
+
+
+def _widths(rows: Sequence[Sequence[str]]) -> list[int]:
+    return [min(_WIDEST_CELL, max(map(_width, column))) for column in zip(*rows, strict=True)]
+
+
+def _width(text: str) -> int:
+    """How many places a terminal gives a text."""
+    return len(text) if text.isascii() else sum(map(_places, text))
+
+
+def _places(sign: str) -> int:
+    if unicodedata.combining(sign) or sign in _JOINERS:
+        return 0
+    return 2 if unicodedata.east_asian_width(sign) in {"W", "F"} else 1
+
+
+def _fill(text: str, width: int) -> str:
+    return text + " " * (width - _width(text))
 
 
 def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+    if len(text) <= width and _width(text) <= width:
+        return text
+    kept, room = "", width - 1
+    for sign in text:
+        room -= _places(sign)
+        if room < 0:
+            break
+        kept += sign
+    return f"{kept}…"

@@ -351,7 +351,12 @@ def test_without_rich_it_works_too(folder: Folder) -> None:
     code = "import sys; sys.path.insert(0, ''); from taskrunner.cli import main; sys.exit(main(['list']))"
     program = f"import sys; sys.stdout.isatty = lambda: True; {code}"
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=folder.path, env=folder.env, capture_output=True, text=True, check=False
+        [sys.executable, "-c", program],
+        cwd=folder.path,
+        env={**folder.env, "NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[0].split() == ["ID", "STATUS", "TYPE", "DONE", "SAYS"]
