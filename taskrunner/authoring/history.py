@@ -19,6 +19,7 @@ import msgspec
 
 from taskrunner.core.errors import AmbiguousStep, NonDeterministicStep
 from taskrunner.core.loop import current_caller
+from taskrunner.core.model import step_label
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,9 +55,8 @@ class Number(msgspec.Struct, frozen=True):
 
     @property
     def label(self) -> str:
-        """As people read it: `search`, `search#2` for the third call, `search[key]`."""
-        scope = f"[{self.scope}]" if self.scope else ""
-        return f"{self.name}{scope}" + (f"#{self.occurrence}" if self.occurrence else "")
+        """As people read it; see `step_label`."""
+        return step_label(self.scope, self.name, self.occurrence)
 
 
 @dataclass(slots=True)

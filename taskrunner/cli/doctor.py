@@ -16,29 +16,17 @@ from taskrunner.cli import terminal
 from taskrunner.cli.common import Door, door_options, json_option
 from taskrunner.cli.endings import DONE, FAILED, NO_STORE
 from taskrunner.cli.reading import list_tasks, open_to_read, settings_of, time_of
-from taskrunner.core.clock import Clock
+from taskrunner.cli.supervisors import Supervisor, find_supervisors
 from taskrunner.core.errors import StoreError
-from taskrunner.core.model import JSON, SupervisorRow
+from taskrunner.core.model import JSON
 from taskrunner.core.settings import KNOBS, Settings
-from taskrunner.runtime.liveness import Identity, folder_of, judge
 from taskrunner.storage.health import Health, sqlite_version
-from taskrunner.storage.owners import NANOSECONDS
 from taskrunner.storage.store import Store
 
 ROWS_READ: Final = 1_000
 """Of so many tasks, the newest, it is seen whether they can be read."""
 
 _WORKER: Final = "worker:"
-
-
-@dataclass(slots=True, kw_only=True)
-class Supervisor:
-    """A supervisor whose row has not ended, and what became of it."""
-
-    row: SupervisorRow
-    dead: str | None
-    """Why it is certainly dead; None: it lives, as far as can be told from here."""
-    running: int
 
 
 @dataclass(slots=True)
@@ -49,6 +37,8 @@ class Findings:
     size: int
     schema: int
     supervisors: list[Supervisor]
+    running: dict[str, int]
+    """By supervisor: how many tasks it runs."""
     tasks: dict[str, int]
     due: dict[str, int]
     waiting: dict[str, int]
@@ -91,18 +81,12 @@ def doctor_command(door: Door, /, *, in_json: bool) -> int:
 
 async def _findings(store: Store) -> Findings:
     health = Health(store.engine)
-    clock = Clock()
-    here, folder = Identity.of_this_process(clock), folder_of(store.path)
-    running = await health.running()
-    supervisors = [
-        Supervisor(row=row, dead=_why_dead(row, here, folder, clock), running=running.get(row.id, 0))
-        for row in await store.owners.living()
-    ]
     found = Findings(
         path=store.path,
         size=store.path.stat().st_size,
         schema=await health.schema_version(),
-        supervisors=supervisors,
+        supervisors=await find_supervisors(store),
+        running=await health.running(),
         tasks=await store.tasks.counts(),
         due=await health.due(),
         waiting=await health.waiting(),
@@ -115,26 +99,26 @@ async def _findings(store: Store) -> Findings:
     return found
 
 
-def _why_dead(row: SupervisorRow, here: Identity, folder: Path, clock: Clock) -> str | None:
-    if (reason := judge(row, here, folder)) is not None:
-        return reason
-    ran_out = row.boot_id == here.boot_id and row.expires_at <= clock.monotonic() * NANOSECONDS
-    return "its lease has run out" if ran_out else None
-
-
 def _troubles(found: Findings) -> Iterator[str]:
     for line in found.damage:
         yield f"{found.path} is damaged: {line}"
     for each in found.supervisors:
-        if each.dead is not None and each.running:
-            process = f"supervisor {each.row.id} (process {each.row.pid} on {each.row.host})"
-            yield f"{process} is dead, for {each.dead}, and has left {each.running} running tasks to the next one"
+        if each.dead is not None and (left := found.running.get(each.row.id)):
+            process = f"supervisor {each.row.id} ({each.place})"
+            yield f"{process} is dead, for {each.dead}, and has left {_many(left, 'running task')} to the next one"
     if found.due and not any(each.dead is None for each in found.supervisors):
-        yield f"{sum(found.due.values()):,} tasks are due and no supervisor works: start one with `taskrunner run APP`"
+        due = sum(found.due.values())
+        due_are = f"{_many(due, 'task')} {'is' if due == 1 else 'are'} due"
+        yield f"{due_are} and no supervisor works: start one with `taskrunner run APP`"
     for what, count in found.waiting.items():
         if what.startswith(_WORKER):
-            yield f"{count:,} tasks wait for a supervisor that knows the type {what.removeprefix(_WORKER)!r}"
+            wait = "waits" if count == 1 else "wait"
+            yield f"{_many(count, 'task')} {wait} for a supervisor that knows the type {what.removeprefix(_WORKER)!r}"
     yield from found.unreadable
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}" if count == 1 else f"{count:,} {what}s"
 
 
 def _print(settings: Settings, found: Findings | None) -> None:
@@ -144,17 +128,38 @@ def _print(settings: Settings, found: Findings | None) -> None:
         fields += [(f"tasks {status}", f"{count:,}") for status, count in found.tasks.items()]
         fields += [(f"due in {queue}", f"{count:,}") for queue, count in found.due.items()]
         fields += [(f"waiting for {what}", f"{count:,}") for what, count in found.waiting.items()]
-        fields += [("supervisor", _supervisor_line(each)) for each in found.supervisors]
+        fields += [
+            ("supervisor", _supervisor_line(each, found.running.get(each.row.id, 0))) for each in found.supervisors
+        ]
     terminal.print_fields(fields)
     terminal.say("\nsettings")
     for name, (value, origin) in _settings(settings).items():
-        terminal.say(terminal.harmless(f"  {name:<20}{'all' if value is None else value}  ({origin})"))
+        terminal.say(terminal.harmless(f"  {name:<20}{_shown(name, value)}  ({origin})"))
 
 
-def _supervisor_line(each: Supervisor) -> str:
-    state = "alive" if each.dead is None else f"dead: {each.dead}"
-    place = f"process {each.row.pid} on {each.row.host}"
-    return f"{each.row.id}, {place}, {each.running} tasks, last seen {time_of(each.row.beat_at)}, {state}"
+def _shown(name: str, value: JSON) -> str:
+    """A setting's value as people want to see it: every duration is a float of seconds."""
+    if value is None:
+        return "all"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g} s"
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return _size(value) if name == "max_payload" else str(value)
+
+
+def _size(count: int) -> str:
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if count >= 1024**power and count % 1024**power == 0:
+            return f"{count // 1024**power} {unit}"
+    return _many(count, "byte")
+
+
+def _supervisor_line(each: Supervisor, running: int) -> str:
+    seen = f"last seen {time_of(each.row.beat_at)}"
+    return f"{each.row.id}, {each.place}, {_many(running, 'task')}, {seen}, {each.state}"
 
 
 def _document(settings: Settings, found: Findings | None, troubles: list[str]) -> JSON:
@@ -167,11 +172,13 @@ def _document(settings: Settings, found: Findings | None, troubles: list[str]) -
     if found is not None:
         document["store"] = {"path": str(found.path), "bytes": found.size, "schema": found.schema}
         document |= {"tasks": found.tasks, "due": found.due, "waiting": found.waiting}
-        document["supervisors"] = [_supervisor_document(each) for each in found.supervisors]
+        document["supervisors"] = [
+            _supervisor_document(each, found.running.get(each.row.id, 0)) for each in found.supervisors
+        ]
     return document
 
 
-def _supervisor_document(each: Supervisor) -> JSON:
+def _supervisor_document(each: Supervisor, running: int) -> JSON:
     row = each.row
     return {
         "id": row.id,
@@ -181,7 +188,7 @@ def _supervisor_document(each: Supervisor) -> JSON:
         "beat_at": time_of(row.beat_at),
         "alive": each.dead is None,
         "dead": each.dead,
-        "running": each.running,
+        "running": running,
     }
 
 

@@ -24,6 +24,7 @@ from taskrunner.cli.reading import (
     status_of,
     time_of,
 )
+from taskrunner.cli.supervisors import Supervisor, find_supervisors
 from taskrunner.core.model import JSON, Attempt, Step, Task, TaskInfo
 from taskrunner.core.states import STATUSES
 from taskrunner.storage.rows import task_of
@@ -77,18 +78,19 @@ def list_command(
 def show_command(door: Door, /, task_id: str, *, in_json: bool) -> None:
     """Show one task with its attempts, its steps and its children, and why it is as it is."""
 
-    async def fetch() -> TaskInfo:
+    async def fetch() -> tuple[TaskInfo, list[Supervisor]]:
         async with open_to_read(settings_of(door)) as store:
-            return await _info(store, task_id)
+            return await _info(store, task_id), await find_supervisors(store)
 
-    info = anyio.run(fetch)
+    info, supervisors = anyio.run(fetch)
     if in_json:
         steps = [as_json(step) | {"value": _decoded(step.value)} for step in info.steps]
         attempts, children = ([as_json(each) for each in rows] for rows in (info.attempts, info.children))
         terminal.print_json({"task": as_json(info.task), "attempts": attempts, "steps": steps, "children": children})
         return
-    terminal.print_fields(_fields(info.task))
-    _print_section("attempts", [_attempt_line(each) for each in info.attempts])
+    owner = next((each for each in supervisors if each.row.id == info.task.lease_owner), None)
+    terminal.print_fields(_fields(info.task, owner))
+    _print_section("attempts", list(_attempt_lines(info.attempts)))
     _print_section("steps", [_step_line(each) for each in info.steps])
     _print_section("children", [f"{child.id}  {status_of(child)}  {child.type}" for child in info.children])
 
@@ -127,7 +129,7 @@ def _cells(listed: Listed) -> Sequence[object]:
     )
 
 
-def _fields(task: Task) -> Iterator[tuple[str, object]]:
+def _fields(task: Task, owner: Supervisor | None) -> Iterator[tuple[str, object]]:
     yield "id", task.id
     yield "type", task.type
     yield "status", status_of(task)
@@ -138,7 +140,8 @@ def _fields(task: Task) -> Iterator[tuple[str, object]]:
     yield "progress", f"{percent(task.progress)} {task.progress_message}".rstrip()
     yield "queue", f"{task.queue}, priority {task.priority}"
     yield "attempts", f"{task.attempt}, retries {task.retry_count} of {task.max_retries}, losses {task.losses}"
-    for name, value in (("session", task.session_id), ("parent", task.parent_task_id), ("owner", task.lease_owner)):
+    runs_it = f"{owner.place}, {owner.state} (supervisor {owner.row.id})" if owner else task.lease_owner
+    for name, value in (("session", task.session_id), ("parent", task.parent_task_id), ("owner", runs_it)):
         if value is not None:
             yield name, value
     for name, key in (("unique key", task.unique_key), ("idempotency key", task.idempotency_key)):
@@ -161,6 +164,15 @@ def _print_section(title: str, lines: Sequence[str]) -> None:
         terminal.say(f"  {terminal.harmless(line)}")
 
 
+def _attempt_lines(attempts: Sequence[Attempt]) -> Iterator[str]:
+    """A line for each attempt, and below the last one that failed its traceback."""
+    last = max((each.attempt for each in attempts if each.traceback), default=None)
+    for each in attempts:
+        yield _attempt_line(each)
+        if each.attempt == last:
+            yield from (f"     {line}" for line in (each.traceback or "").splitlines())
+
+
 def _attempt_line(attempt: Attempt) -> str:
     seconds = (attempt.ended_at - attempt.started_at).total_seconds()
     line = f"{attempt.attempt}  {attempt.outcome}  {time_of(attempt.started_at)}  {seconds:.3f} s"
@@ -170,8 +182,7 @@ def _attempt_line(attempt: Attempt) -> str:
 def _step_line(step: Step) -> str:
     what = f"{step.error_type}: {step.error}" if step.value is None else step.value
     shown = what if len(what) <= _SHOWN else f"{what[:_SHOWN]}…"
-    key = f"  key {step.scope}" if step.scope else ""
-    return f"{step.name}[{step.occurrence}]{key}  attempt {step.attempt}  {shown}"
+    return f"{step.label}  attempt {step.attempt}  {shown}"
 
 
 def _compact(value: JSON) -> str:

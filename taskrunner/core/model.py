@@ -100,6 +100,16 @@ class Step:
     attempt: int
     created_at: datetime
 
+    @property
+    def label(self) -> str:
+        """As people read it; see `step_label`."""
+        return step_label(self.scope, self.name, self.occurrence)
+
+
+def step_label(key: str, name: str, occurrence: int) -> str:
+    """A step as people read it: `search`, `search#2` for the third call, `search[key]`, `search[key]#2`."""
+    return name + (f"[{key}]" if key else "") + (f"#{occurrence}" if occurrence else "")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:

@@ -67,7 +67,7 @@ def test_the_steps_of_a_task_are_shown(folder: Folder) -> None:
     folder.ok("run", "app:factory", "--until-idle")
     [step] = folder.json("show", task_id)["steps"]
     assert (step["name"], step["occurrence"], step["value"], step["attempt"]) == ("first", 0, 7, 1)
-    assert "first[0]  attempt 1  7" in folder.ok("show", task_id)
+    assert "first  attempt 1  7" in folder.ok("show", task_id)
 
 
 def test_the_input_as_one_document(folder: Folder) -> None:

@@ -56,8 +56,8 @@ def test_doctor_finds_tasks_that_nobody_works_on(folder: Folder) -> None:
     done = folder.run("doctor")
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
-        "taskrunner: 1 tasks are due and no supervisor works: start one with `taskrunner run APP`",
-        "taskrunner: 1 tasks wait for a supervisor that knows the type 'unheard_of'",
+        "taskrunner: 1 task is due and no supervisor works: start one with `taskrunner run APP`",
+        "taskrunner: 1 task waits for a supervisor that knows the type 'unheard_of'",
     ]
     assert "pending (waiting: worker:unheard_of)" in folder.ok("list")
 
