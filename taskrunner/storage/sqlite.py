@@ -197,22 +197,26 @@ class SQLiteEngine:
             last_first.callback(self._checkpointer.close)
             last_first.callback(self._readers.close)
 
-    def _connect(self) -> apsw.Connection:
+    def _connect(self, busy_timeout: float | None = None, *, writing: bool = True) -> apsw.Connection:
         return connect(
-            self.path, busy_timeout=self._busy_timeout, synchronous=self._synchronous, writing=True, vfs=self._vfs
+            self.path,
+            busy_timeout=self._busy_timeout if busy_timeout is None else busy_timeout,
+            synchronous=self._synchronous,
+            writing=writing,
+            vfs=self._vfs,
+            clock=self._clock,
         )
 
     def _checkpointing(self) -> apsw.Connection:
         """A connection that waits for nobody for long: while it waits to cut the WAL off, no process can commit."""
-        return connect(self.path, busy_timeout=CUT_WITHIN, synchronous=self._synchronous, writing=True, vfs=self._vfs)
+        return self._connect(CUT_WITHIN)
 
     def _no_longer_safe(self, error: apsw.Error) -> None:
         if self._writer is not None:
             self._writer.give_up(self._translate(error))
 
     def _reader(self, busy_timeout: float | None = None) -> apsw.Connection:
-        patience = self._busy_timeout if busy_timeout is None else busy_timeout
-        return connect(self.path, busy_timeout=patience, synchronous=self._synchronous, writing=False, vfs=self._vfs)
+        return self._connect(busy_timeout, writing=False)
 
     def _require_writer(self) -> Writer:
         if self._writer is None:

@@ -79,7 +79,6 @@ async def test_what_each_connection_is_told(db: Path) -> None:
                 "synchronous": synchronous,
                 "foreign_keys": 1,
                 "temp_store": 2,
-                "busy_timeout": 5_000,
                 "query_only": 0,
             }
             assert {name: writer.connection.pragma(name) for name in pragmas} == pragmas
