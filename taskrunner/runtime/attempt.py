@@ -1,7 +1,7 @@
 """One attempt: run the body once, and write how it ended.
 
 Whatever happens inside, the end is decided here, and written under the fence: a body that was fenced out meanwhile has
-no say. The body runs detached, so that code which ignores its cancellation holds up nobody.
+no say.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from taskrunner.core.errors import (
     error_type_of,
     traceback_text,
 )
-from taskrunner.core.loop import call_in_thread, current_caller, detach
+from taskrunner.core.loop import call_in_thread, current_caller
 from taskrunner.resources.sessions import current_sink
 
 if TYPE_CHECKING:
@@ -62,10 +62,6 @@ class RunningTask:
         self.recorder = recorder
         self.context = context
         self.scope = anyio.CancelScope()
-        self.stirred = anyio.Event()
-        """Set when the body has ended, or the watchdog has written the end without it."""
-        self.ended = anyio.Event()
-        """Set when the watchdog has written the end."""
         self.body: object = None
         """The async task (or thread) of the body, for who asks what blocks the loop."""
         self.body_ended = False
@@ -93,36 +89,26 @@ class RunningTask:
         self.context.interrupt(AttemptOver(_WHY[reason]))
         self.scope.cancel()
 
-    def start(self, host: Host) -> None:
-        """Start the body; `stirred` tells when it has ended."""
-
-        async def body() -> None:
-            self.body = current_caller()
-            enter(self.context)
-            current_sink.set(self.context)
-            current_host.set(host)
-            try:
-                with self.scope:
-                    self._result = await self._call()
-            except anyio.get_cancelled_exc_class() as error:  # nobody here asked for it: it came from inside the body
-                self._error = RuntimeError("the body was cancelled by code of its own")
-                self._error.__cause__ = error
-            except BaseException as error:  # noqa: BLE001 - every error of a body is an end of its attempt
-                self._error = error
-            finally:
-                if self.scope.cancelled_caught and self._error is None:
-                    self._error = AttemptOver(_WHY[self.reason or "stop"])
-                if self.recorder.ending is None:  # what the body has left running takes no steps in its name
-                    self.recorder.ending = AttemptOver("the task's body has ended: it takes no new steps")
-                self.body_ended = True
-                self.stirred.set()
-
-        detach(body)
-
-    def moved_on(self) -> None:
-        """The watchdog has written the end."""
-        self.stirred.set()
-        self.ended.set()
+    async def run(self, host: Host) -> None:
+        """Run the body to its end, whatever that is; in an async task of its own, which is the body's from now on."""
+        self.body = current_caller()
+        enter(self.context)
+        current_sink.set(self.context)
+        current_host.set(host)
+        try:
+            with self.scope:
+                self._result = await self._call()
+        except anyio.get_cancelled_exc_class() as error:  # nobody here asked for it: it came from inside the body
+            self._error = RuntimeError("the body was cancelled by code of its own")
+            self._error.__cause__ = error
+        except BaseException as error:  # noqa: BLE001 - every error of a body is an end of its attempt
+            self._error = error
+        finally:
+            if self.scope.cancelled_caught and self._error is None:
+                self._error = AttemptOver(_WHY[self.reason or "stop"])
+            if self.recorder.ending is None:  # what the body has left running takes no steps in its name
+                self.recorder.ending = AttemptOver("the task's body has ended: it takes no new steps")
+            self.body_ended = True
 
     async def _call(self) -> Any:  # noqa: ANN401 - as the task's function returns
         args, kwargs = self.definition.signature.decode(self.task.input)

@@ -1,9 +1,15 @@
-"""The keeper of a supervisor's attempts: one keeping task for each, from its claim to the end of its row."""
+"""The keeper of a supervisor's attempts, from a task's claim to the end of its row.
+
+Each attempt has one async task, detached: a body that ignores its cancellation holds up nobody. When the body has ended
+there is nothing left to await in it, so nothing that the body did to its own async task can keep the end from being
+written; and the watchdog may write the end while the body is still running.
+"""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -12,13 +18,14 @@ from taskrunner.authoring.context import TaskContext
 from taskrunner.authoring.history import History
 from taskrunner.authoring.recorder import Recorder
 from taskrunner.core.errors import LeaseLost, StoreBusy, StoreError, TaskRunnerError, error_text, error_type_of
-from taskrunner.core.loop import LoopRef
+from taskrunner.core.loop import LoopRef, Reply, detach
 from taskrunner.core.model import Fence
 from taskrunner.core.states import TERMINAL
 from taskrunner.resources.sessions import Session
 from taskrunner.runtime.attempt import Reason, RunningTask
 from taskrunner.runtime.watchdog import Watchdog
-from taskrunner.storage.engine import Rejected, Unit
+from taskrunner.storage.engine import Refused, Rejected, Unit
+from taskrunner.storage.tasks import status_of
 
 if TYPE_CHECKING:
     from taskrunner.authoring.definition import TaskDefinition
@@ -56,6 +63,7 @@ class Keeper:
         self._loop = LoopRef()
         self._watchdog = Watchdog(self._clock, self._events, self._settings.grace, self._force)
         self._empty = anyio.Event()
+        self._failure: Reply[BaseException] = Reply()
         self._asked: set[tuple[str, int]] = set()
         self._over: Reason | None = None
         self.running: dict[str, RunningTask] = {}
@@ -67,8 +75,9 @@ class Keeper:
 
     @asynccontextmanager
     async def open(self) -> AsyncIterator[None]:
-        """Keep attempts, with the watchdog beside them."""
+        """Keep attempts, with the watchdog beside them. What fails here ends the task group."""
         self._watchdog.start()
+        self._group.start_soon(self._raise_failure)
         try:
             yield
         finally:
@@ -89,7 +98,7 @@ class Keeper:
             await self._end_unrun(task, self._store.tasks.release(task.fence))
         else:
             self.starting += 1
-            self._group.start_soon(self._keep, task, definition)
+            detach(partial(self._keep, task, definition))
 
     async def refuse_unreadable(self, row: Row) -> None:
         """Fail a claimed row that cannot be read, so that it stands in nobody's way."""
@@ -142,31 +151,35 @@ class Keeper:
 
     # ── one attempt ──────────────────────────────────────────────────────────────────────────────────────────────────
     async def _keep(self, task: Task, definition: TaskDefinition[Any, Any]) -> None:
-        """Run one attempt from its recorded steps to the end of its row."""
-        with anyio.CancelScope(shield=True):
-            try:
-                running = await self._prepare(task, definition)
-            except (TaskRunnerError, ValueError, TypeError) as error:  # its rows are odd, or its session is gone
-                await self._refuse(task, error)
-                return
-            finally:
-                self.starting -= 1
-            if self._over is not None:
-                await self._end_unbegun(task)
-                return
-            self.running[task.id] = running
-            try:
-                self._events.emit("task.started", task_id=task.id, task_type=task.type, attempt=task.attempt)
-                self._watchdog.add(running)
-                running.start(self._host)
-                await running.stirred.wait()
-                if running.forced:
-                    await running.ended.wait()
-                elif running.body_ended:
-                    await self._settle(running)
-            finally:
-                self._watchdog.remove(running)
-                self._let_go(running)
+        """Run one attempt from its recorded steps to the end of its body, and have its end written."""
+        running: RunningTask | None = None
+        try:
+            running = await self._begin(task, definition)
+        except BaseException as error:  # noqa: BLE001 - the supervisor has to hear of it
+            self._failure.give(error)
+        self.starting -= 1
+        if running is None:
+            self._freed()
+            return
+        self.running[task.id] = running
+        self._events.emit("task.started", task_id=task.id, task_type=task.type, attempt=task.attempt)
+        self._watchdog.add(running)
+        await running.run(self._host)
+        if not running.forced:  # else its end is being written, without a word of the body's
+            self._watchdog.remove(running)
+            self._settle(running)
+
+    async def _begin(self, task: Task, definition: TaskDefinition[Any, Any]) -> RunningTask | None:
+        """The attempt, ready to run; None when the task was let go of already."""
+        try:
+            running = await self._prepare(task, definition)
+        except (TaskRunnerError, ValueError, TypeError) as error:  # its rows are odd, or its session is gone
+            await self._refuse(task, error)
+            return None
+        if self._over is not None:
+            await self._end_unbegun(task)
+            return None
+        return running
 
     async def _end_unbegun(self, task: Task) -> None:
         """Let go of a task that was still being prepared when everything here was asked to end."""
@@ -197,21 +210,66 @@ class Keeper:
         context = TaskContext(task, recorder, session, max_payload=self._settings.max_payload)
         return RunningTask(task, definition, recorder, context)
 
-    async def _settle(self, running: RunningTask) -> None:
-        """Write the end of an attempt whose body has ended."""
-        statement, error = running.ending()
-        if statement is None:
-            self._events.emit("task.fenced", task_id=running.task.id, task_type=running.task.type)
+    def _settle(self, running: RunningTask) -> None:
+        """Have the end written of an attempt whose body has ended."""
+        try:
+            statement, error = running.ending()
+            if statement is None:
+                self._events.emit("task.fenced", task_id=running.task.id, task_type=running.task.type)
+                self._let_go(running)
+                return
+            before = running.recorder.take_pending() if statement.name == "complete" else []
+            if (progress := running.recorder.take_progress()) is not None:
+                before.append(progress)
+            unit = self._store.tasks.ending(running.task.fence, statement, before)
+            self._store.engine.write_soon(unit, partial(self._settled, running, statement, before, error))
+        except BaseException as failure:  # noqa: BLE001 - the supervisor has to hear of it
+            self._fail(running, failure)
+
+    def _settled(
+        self,
+        running: RunningTask,
+        statement: Statement,
+        before: list[Statement],
+        error: BaseException | None,
+        outcome: Outcome,
+    ) -> None:
+        """Hear how the writing of an end went; one that did not go well is a longer story."""
+        if not isinstance(outcome, StoreError):
+            self._ended(running, statement, status_of(outcome), error)
             return
-        before = running.recorder.take_pending() if statement.name == "complete" else []
-        if (progress := running.recorder.take_progress()) is not None:
-            before.append(progress)
-        status = await self._write_end(running.task.fence, statement, before)
-        self._tell_end(running, statement, status, error)
+
+        async def insist() -> None:
+            try:
+                status = await self._write_end(running.task.fence, statement, before, outcome)
+            except BaseException as failure:  # noqa: BLE001 - the supervisor has to hear of it
+                self._fail(running, failure)
+            else:
+                self._ended(running, statement, status, error)
+
+        detach(insist)
+
+    def _ended(
+        self, running: RunningTask, statement: Statement, status: str | None, error: BaseException | None
+    ) -> None:
+        """Tell of an end that is written; of two that were tried at once (by the watchdog, too) the first counts."""
+        if self.running.get(running.task.id) is running:
+            self._tell_end(running, statement, status, error)
+            self._let_go(running)
+
+    def _fail(self, running: RunningTask, failure: BaseException) -> None:
+        self._failure.give(failure)
+        self._let_go(running)
+
+    async def _raise_failure(self) -> None:
+        raise await self._failure.wait()
 
     def _let_go(self, running: RunningTask) -> None:
         task = running.task
-        self.running.pop(task.id, None)
+        if self.running.get(task.id) is not running:
+            return
+        del self.running[task.id]
+        self._watchdog.remove(running)
         self._asked.discard((task.id, task.attempt))
         running.recorder.end(LeaseLost())
         if not running.body_ended:
@@ -224,12 +282,23 @@ class Keeper:
             self._empty.set()
         self._on_free()
 
-    async def _write_end(self, fence: Fence, statement: Statement, before: list[Statement] | None = None) -> str | None:
-        """Write an end, however long the store is locked or full; None when the task is another's."""
+    async def _write_end(
+        self,
+        fence: Fence,
+        statement: Statement,
+        before: list[Statement] | None = None,
+        failed: StoreError | None = None,
+    ) -> str | None:
+        """Write an end, however long the store is locked or full; None when the task is another's.
+
+        `failed`: how a first try went.
+        """
         while True:
             try:
+                if failed is not None:
+                    raise failed
                 return await self._store.tasks.end(fence, statement, before or ())
-            except LeaseLost:
+            except (LeaseLost, Refused):
                 return None
             except StoreBusy as error:
                 self._events.trouble(error, self._clock.monotonic())
@@ -243,6 +312,7 @@ class Keeper:
                     ),
                     None,
                 )
+            failed = None
 
     async def _end_unrun(self, task: Task, statement: Statement) -> None:
         with anyio.CancelScope(shield=True):
@@ -274,19 +344,14 @@ class Keeper:
                 running.force_at, running.forced = None, False
                 self._watchdog.force_after(running, WRITE_AGAIN)
                 return
-            status = None if isinstance(outcome, StoreError) else str(outcome[-1][0][0])
-            self._loop.post(self._forced, running, statement, status)
+            status = None if isinstance(outcome, StoreError) else status_of(outcome)
+            self._loop.post(self._ended, running, statement, status, None)
 
         unit = self._store.tasks.ending(running.task.fence, statement)
         try:
             self._store.engine.submit(unit, done)
         except StoreError:
-            self._loop.post(running.moved_on)
-
-    def _forced(self, running: RunningTask, statement: Statement, status: str | None) -> None:
-        running.recorder.end(LeaseLost())
-        self._tell_end(running, statement, status, None)
-        running.moved_on()
+            self._loop.post(self._let_go, running)
 
     def _progress_written(self, running: RunningTask) -> Callable[[Outcome], None]:
         def done(outcome: Outcome) -> None:

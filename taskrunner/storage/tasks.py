@@ -97,7 +97,7 @@ class TaskStore:
                 raise InvalidInput(message, path="unique_key") from None
             raise KeyTaken(taken) from None
         except Rejected as rejected:
-            raise _no_session(rejected) from rejected
+            raise _no_session(rejected, new) from rejected
         written = zip(unit.statements, results, strict=True)
         return [str(rows[0][0] if rows else statement.params["id"]) for statement, rows in written]
 
@@ -237,8 +237,7 @@ class TaskStore:
             results = await self._engine.write(self.ending(fence, end, before))
         except Refused:
             raise LeaseLost from None
-        status: Status = results[-1][0][0]  # type: ignore[assignment]
-        return status
+        return status_of(results)
 
     def progress(self, fence: Fence, fraction: float, message: str) -> Statement:
         """The attempt has come this far; what is shown never falls."""
@@ -319,6 +318,12 @@ class TaskStore:
         return totals
 
 
+def status_of(results: list[Rows]) -> Status:
+    """The task's status, as the last statement of a unit that ended an attempt has returned it."""
+    status: Status = results[-1][0][0]  # type: ignore[assignment]
+    return status
+
+
 def _fence(fence: Fence) -> dict[str, str | int]:
     return {"task": fence.task_id, "owner": fence.owner, "attempt": fence.attempt}
 
@@ -338,9 +343,11 @@ def _not_found(task_id: str) -> TaskNotFound:
     return TaskNotFound(f"no task has the id {task_id!r}")
 
 
-def _no_session(rejected: Rejected) -> Exception:
+def _no_session(rejected: Rejected, new: Sequence[NewTask]) -> Exception:
+    ids = sorted({task.session_id for task in new if task.session_id is not None})
+    named = f"session_id={ids[0]!r}" if len(ids) == 1 else "one of the tasks' session_ids"
     if "FOREIGN KEY" in rejected.reason:
-        return NoSession("no session has the session_id that this task names")
+        return NoSession(f"{named}: no session has this id")
     if "session is deleted" in rejected.reason:
-        return NoSession("the session that this task names is deleted: it takes no new tasks")
+        return NoSession(f"{named}: the session is deleted and takes no new tasks")
     return rejected
