@@ -6,6 +6,7 @@ A fork takes some milliseconds where a fresh interpreter takes hundreds. It read
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import os
@@ -44,6 +45,7 @@ def _be(order: dict[str, Any]) -> int:
         for source, target in ((nothing, 0), (log, 1), (log, 2)):
             os.dup2(source, target)
         os.environ.update(order["env"])
+        faulthandler.register(signal.SIGUSR1)  # where does it hang?
         return job_app.main(order["argv"])
     except BaseException:  # noqa: BLE001 - it is written down, and this process ends here
         traceback.print_exc()
