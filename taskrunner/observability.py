@@ -25,6 +25,7 @@ _LEVELS: Final = {
     "task.recovered": "warning",
     "task.unknown": "warning",
     "task.leaked": "warning",
+    "task.fenced": "warning",
     "lease.lost": "warning",
     "loop.blocked": "warning",
     "supervisor.buried": "warning",

@@ -10,6 +10,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import ModuleType
 from typing import Final
 
@@ -35,6 +36,9 @@ def find_runner(path: str) -> TaskRunner:
     if not separator or not module_name or not name:
         message = f"APP={path!r}: name a module and what it calls its TaskRunner, such as app:runner"
         raise Trouble(message, WRONG_USAGE)
+    if trouble := _no_module(module_name, name):
+        message = f"APP={path!r}: {trouble}"
+        raise Trouble(message, WRONG_USAGE)
     found: object = _import(module_name)
     for part in name.split("."):
         if not hasattr(found, part):
@@ -47,6 +51,19 @@ def find_runner(path: str) -> TaskRunner:
         message = f"APP={path!r}: this is {_kind(found)}, and not a TaskRunner"
         raise Trouble(message, WRONG_USAGE)
     return found
+
+
+def _no_module(text: str, name: str) -> str | None:
+    """What to say of a text that can be no module's name, such as a file's."""
+    file = Path(text)
+    if "/" in text or (file.suffix == ".py" and not file.with_suffix("").is_dir()):
+        module = ".".join(part for part in file.with_suffix("").parts if part.strip("./"))
+        if file.is_absolute() or ".." in file.parts:
+            return f"name a module and not its file: {file.stem}:{name}, in the folder {file.parent}"
+        return f"name a module and not its file: {module}:{name}"
+    if not all(text.split(".")):
+        return f"{text!r} is no module's name, such as app or package.app"
+    return None
 
 
 def _import(name: str) -> ModuleType:

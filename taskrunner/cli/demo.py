@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import sys
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -15,7 +18,7 @@ from taskrunner.cli import terminal
 from taskrunner.cli.common import Door, door_options
 from taskrunner.cli.demo_figures import Figures, figures_of, unwitnessed
 from taskrunner.cli.demo_supervisor import Supervisor
-from taskrunner.cli.demo_survey import ENDED, Look, Survey
+from taskrunner.cli.demo_survey import ENDED, Look, Survey, make_folder
 from taskrunner.cli.demo_view import View, make_view
 from taskrunner.cli.endings import DONE, FAILED, INTERRUPTED
 from taskrunner.workers.effects import read
@@ -80,7 +83,8 @@ def demo_command(
     try:
         return anyio.run(_demo, asked)
     except KeyboardInterrupt:
-        terminal.say(f"Stopped, and nothing is lost. To go on: taskrunner demo --db {db}")
+        kept = " --no-kill" if no_kill else ""
+        terminal.say(f"Stopped, and nothing is lost. To go on: {_command()} --db {shlex.quote(str(db))}{kept}")
         return INTERRUPTED
 
 
@@ -88,7 +92,6 @@ async def _demo(asked: Plan) -> int:
     runner = TaskRunner(asked.db)
     runner.include(tasks)
     async with runner:
-        asked.out.mkdir(parents=True, exist_ok=True)
         survey = await Survey.begin(
             runner, witness=asked.out / "effects.log", limit=asked.limit, tests=asked.tests, pace=asked.pace
         )
@@ -163,12 +166,19 @@ def _lines(figures: Figures, report: Report, missing: list[str], notes: int) -> 
     ]
     for number, restart in enumerate(figures.restarts, start=1):
         which = "" if len(figures.restarts) == 1 else f", {number}"
-        lines.append((f"  steps recorded before the kill{which}", f"{restart.recorded:,}"))
+        lines.append((f"  steps recorded before the restart{which}", f"{restart.recorded:,}"))
         if restart.recovery is not None:
             lines.append((f"  from restart to the next step{which}", f"{restart.recovery:.2f} s"))
     lines.append(("  recorded steps run again", f"{len(figures.repeated)}"))
-    lines.append(("  steps under way at a kill and run again", f"{figures.cut_short}"))
+    lines.append(("  steps under way at a restart and run again", f"{figures.cut_short}"))
     return lines
+
+
+def _command() -> str:
+    """The command that began this demo, as its user has typed it."""
+    if typed := os.environ.get("DEMO_COMMAND"):
+        return typed
+    return "taskrunner demo" if Path(sys.argv[0]).name == "taskrunner" else "python -m taskrunner demo"
 
 
 def _places(db: str | None, out: Path | None) -> tuple[Path, Path]:
@@ -177,11 +187,11 @@ def _places(db: str | None, out: Path | None) -> tuple[Path, Path]:
         store = Path(db).absolute()
         return store, (out or store.with_name(f"{store.stem}-report")).absolute()
     folder = out or _fresh_folder()
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     return folder.absolute() / "demo.db", folder.absolute()
 
 
 def _fresh_folder() -> Path:
     folder = next(path for number in count(1) if not (path := Path(f"taskrunner-demo-{number}")).exists())
-    folder.mkdir()
+    make_folder(folder)
     return folder

@@ -36,6 +36,19 @@ class Look:
         return self.total is not None and self.ended >= self.total
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder for what a survey writes, unless it is there.
+
+    Raises:
+        Trouble: it cannot be made.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        message = f"{path}: this folder cannot be made ({error.strerror}); name another one with --out"
+        raise Trouble(message) from error
+
+
 class Survey:
     """One survey in a store, seen by a client."""
 
@@ -53,11 +66,14 @@ class Survey:
         sessions = await runner.sessions.list()
         session = next((each for each in sessions if each.title == TITLE), None)
         if session is None:
+            make_folder(witness.parent)
             session = await runner.sessions.create(title=TITLE)
         handle = await plan.options(idempotency_key=KEY, session_id=session.id).enqueue(
             KEY, limit=limit, tests=tests, witness=str(witness), pace=pace
         )
-        return cls(runner, session, handle, await handle.task())
+        survey = cls(runner, session, handle, await handle.task())
+        make_folder(survey.witness.parent)
+        return survey
 
     async def look(self) -> Look:
         """See how far it is.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 import click
@@ -61,8 +62,17 @@ def sentence_of(error: BaseException) -> str:
     if isinstance(error, TaskRunnerError):
         return _one_line(str(error))
     if isinstance(error, OSError):
-        return _one_line(error_text(error))
+        return _one_line(reason_of(error))
     return f"{_one_line(error_text(error))} (an error in taskrunner or in a task's own code; --debug shows where)"
+
+
+def reason_of(error: OSError) -> str:
+    """What the system refused, without Python's numbers: the file, if one is known, and why."""
+    from taskrunner.core.errors import error_text
+
+    if error.strerror is None:
+        return error_text(error)
+    return error.strerror if error.filename is None else f"{os.fsdecode(error.filename)}: {error.strerror}"
 
 
 def _single(error: BaseException) -> BaseException:

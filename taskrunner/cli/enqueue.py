@@ -15,9 +15,12 @@ from taskrunner.cli import terminal
 from taskrunner.cli.common import Door, door_options, json_option
 from taskrunner.cli.endings import DONE, WAIT_TIMED_OUT, Trouble
 from taskrunner.core.durations import seconds
+from taskrunner.core.places import MAX_DEPTH
 
 FOR_EVER = ""
 """What `--wait` without a duration means."""
+
+_MOST_DIGITS = 1_000  # far beyond 64 bits, and far below where Python refuses to read them
 
 
 @click.command("enqueue")
@@ -95,7 +98,13 @@ def _input_of(document: str | None, pairs: tuple[str, ...]) -> dict[str, Any]:
         raise InvalidInput(message, path="input")
     if document is None:
         return dict(_pair(text) for text in pairs)
-    value = _json(sys.stdin.read() if document == "-" else document)
+    try:
+        value = _json(sys.stdin.read() if document == "-" else document, "--input")
+    except InvalidInput:
+        raise
+    except ValueError as error:
+        message = f"--input is no JSON: {error}"
+        raise InvalidInput(message, path="input") from error
     if not isinstance(value, dict):
         message = f'--input is {type(value).__name__}: the input of a task is a JSON object, such as {{"topic": "x"}}'
         raise InvalidInput(message, path="input")
@@ -108,16 +117,31 @@ def _pair(text: str) -> tuple[str, Any]:
         message = f"{text!r}: write KEY=VALUE"
         raise InvalidInput(message, path="input")
     try:
-        return key, _json(value)
+        return key, _json(value, key)
     except InvalidInput:
+        raise
+    except ValueError:
         return key, value
 
 
-def _json(text: str) -> Any:  # noqa: ANN401 - any JSON value
+def _json(text: str, name: str) -> Any:  # noqa: ANN401 - any JSON value
+    """Read JSON.
+
+    Raises:
+        InvalidInput: it is JSON that no task can take.
+        ValueError: it is none.
+    """
+
+    def whole(digits: str) -> int:
+        if len(digits) > _MOST_DIGITS:
+            message = f"{name}: a number of {len(digits.lstrip('-')):,} digits is outside -2**63 … 2**63-1"
+            raise InvalidInput(message, path="input")
+        return int(digits)
+
     try:
-        return json.loads(text, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
-        message = f"--input is no JSON: {error}"
+        return json.loads(text, parse_constant=_refuse_constant, parse_int=whole)
+    except RecursionError as error:
+        message = f"{name}: this JSON is more than {MAX_DEPTH} levels deep"
         raise InvalidInput(message, path="input") from error
 
 
@@ -128,7 +152,12 @@ def _refuse_constant(name: str) -> NoReturn:
 
 def _time_of(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError as error:
-        message = f"--run-at={text!r}: write an ISO 8601 time with a time zone, such as 2030-01-31T09:00:00Z"
+        message = f"--run-at={text!r}: write an ISO 8601 time with a time zone, such as 2030-01-31T09:00Z"
         raise InvalidInput(message, path="run_at") from error
+    if moment.tzinfo is None:
+        whole = f"{text}Z" if ":" in text else f"{moment:%Y-%m-%d}T09:00Z"
+        message = f"--run-at={text!r}: a time needs its hour and its time zone: write {whole}"
+        raise InvalidInput(message, path="run_at")
+    return moment

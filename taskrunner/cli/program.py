@@ -16,7 +16,7 @@ import click
 
 from taskrunner.cli import terminal
 from taskrunner.cli.common import Door, door_options
-from taskrunner.cli.endings import DONE, code_of, sentence_of
+from taskrunner.cli.endings import DONE, WRONG_USAGE, code_of, sentence_of
 
 _COMMANDS: Final = {
     "demo": ("demo", "Survey the standard library, kill the supervisor half-way, prove that nothing was lost."),
@@ -58,7 +58,7 @@ def _print_version(ctx: click.Context, _parameter: click.Parameter, wanted: bool
         ctx.exit()
 
 
-@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=_Commands, no_args_is_help=False, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Print the version."
 )
@@ -72,6 +72,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     terminal.prepare()
     door = Door()
     given = list(sys.argv[1:] if arguments is None else arguments)
+    if not given:
+        return _help()
     try:
         code = _invoke(given, door)
         sys.stdout.flush()
@@ -82,6 +84,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _report(error, debug=door.debug)
         return code_of(error)
     return code
+
+
+def _help() -> int:
+    with suppress(OSError):
+        sys.stderr.write(program.get_help(program.make_context("taskrunner", [], resilient_parsing=True)) + "\n")
+    return WRONG_USAGE
 
 
 def _invoke(arguments: list[str], door: Door) -> int:

@@ -37,7 +37,8 @@ def knob_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.command("run")
 @click.argument("app")
 @click.option("--until-idle", is_flag=True, help="End when nothing is running and nothing is due.")
-@click.option("--queue", "queues", multiple=True, metavar="NAME", help="Take tasks from this queue; may be repeated.")
+@click.option("--queue", "queue", multiple=True, metavar="NAME", help="Take tasks from this queue; may be repeated.")
+@click.option("--queues", metavar="A,B", help="Take tasks from these queues, with commas between.  [default: all]")
 @click.option("--allow-unsafe-mount", is_flag=True, help="Use a network or FUSE mount all the same.")
 @knob_options
 @door_options
@@ -48,7 +49,8 @@ def run_command(
     app: str,
     *,
     until_idle: bool,
-    queues: tuple[str, ...],
+    queue: tuple[str, ...],
+    queues: str | None,
     allow_unsafe_mount: bool,
     **knobs: object,
 ) -> None:
@@ -63,8 +65,9 @@ def run_command(
     given = {name: value for name, value in knobs.items() if value is not None}
     if allow_unsafe_mount:
         given["allow_unsafe_mount"] = True
+    named = [*queue, *(() if queues is None else (name.strip() for name in queues.split(",")))]
     with runner.override(db=door.db, **given):
-        anyio.run(partial(_supervise, runner, queues=list(queues) or None, until_idle=until_idle))
+        anyio.run(partial(_supervise, runner, queues=named or None, until_idle=until_idle))
 
 
 async def _supervise(runner: TaskRunner, *, queues: list[str] | None, until_idle: bool) -> None:

@@ -58,6 +58,9 @@ def resolve(db: str | Path) -> Path:
     Raises:
         StoreError: no database can live there.
     """
+    if str(db) in {"", "."}:
+        message = "no store is named: give the path of its file in code, with --db or in TASKRUNNER_DB"
+        raise StoreError(message)
     if reason := _bad_name(str(db)) or _bad_platform(sys.platform):
         message = f"db={str(db)!r}: {reason}"
         raise StoreError(message)
@@ -93,7 +96,6 @@ def _is_not_unicode(name: str) -> bool:
 
 
 _BAD_NAMES: Final[tuple[tuple[Callable[[str], object], str], ...]] = (
-    (lambda name: name in {"", "."}, "no database is named: give the path of its file, --db or TASKRUNNER_DB"),
     (lambda name: name == ":memory:", "a database in memory does not outlive its process; name a file"),
     (lambda name: name.startswith("file:"), "SQLite's file: URIs are not taken; give the plain path"),
     # one slash will do: a Path has made one of two

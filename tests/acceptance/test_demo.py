@@ -105,7 +105,7 @@ def assert_proved(demo: Demo, text: str, *, kills: int) -> None:
     printed = figures_in(text)
     assert printed["steps run to their end"] == f"{len(starts):,}" == f"{len(rows):,}"
     assert printed["recorded steps run again"] == "0"
-    assert printed["steps under way at a kill and run again"] == f"{sum(count > 1 for count in starts.values())}"
+    assert printed["steps under way at a restart and run again"] == f"{sum(count > 1 for count in starts.values())}"
     assert printed["packages lost"] == "0"
     assert printed["notes in the session, one per package"] == f"{PACKAGES}"
     assert printed["packages measured"].startswith(f"{PACKAGES} ")
@@ -144,7 +144,7 @@ def test_the_demo_kills_and_proves(demo: Demo) -> None:
     before = [line["event"] for line in demo.lines()].index("kill")
     ended = {(line["task"], line["step"]) for line in demo.lines()[:before] if line["event"] == "end"}
     printed = figures_in(done.stdout)
-    recorded = int(printed["steps recorded before the kill"])
+    recorded = int(printed["steps recorded before the restart"])
     assert len(ended) - 4 <= recorded <= len(ended)  # a slot may have been between its end and its record
     assert 0 < float(printed["from restart to the next step"].removesuffix(" s")) < 10
     assert str(demo.out / "survey.md") in done.stdout
@@ -167,7 +167,7 @@ def test_a_demo_without_a_kill(demo: Demo) -> None:
     done = demo.run(*SMALL, "--no-kill")
     assert (done.returncode, done.stderr) == (0, "")
     assert_proved(demo, done.stdout, kills=0)
-    assert "steps recorded before the kill" not in figures_in(done.stdout)
+    assert "steps recorded before the restart" not in figures_in(done.stdout)
 
 
 def test_a_demo_that_was_too_short_to_be_killed(demo: Demo) -> None:
@@ -222,7 +222,7 @@ def test_the_supervisor_is_killed_by_somebody_else(demo: Demo) -> None:
     text, _ = child.communicate()
     assert child.returncode == 0, text
     assert_proved(demo, text, kills=0)
-    assert int(figures_in(text)["steps recorded before the kill"]) > 0
+    assert int(figures_in(text)["steps recorded before the restart"]) > 0
 
 
 def test_the_client_alone_is_killed(demo: Demo) -> None:
@@ -245,7 +245,7 @@ def test_ctrl_c_says_how_to_go_on(demo: Demo) -> None:
     os.killpg(child.pid, signal.SIGINT)
     text, _ = child.communicate()
     assert child.returncode == 130, text
-    assert f"To go on: taskrunner demo --db {demo.db}" in text
+    assert f"To go on: python -m taskrunner demo --db {demo.db}" in text
     assert "Traceback" not in text
     done = demo.run(*PACED)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout

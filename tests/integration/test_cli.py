@@ -139,7 +139,7 @@ WRONG: dict[tuple[str, ...], tuple[int, str]] = {
     ("enqueue", "greet", f"name={10**400}"): (2, "name"),
     ("enqueue", "greet", f"name={2**63}"): (2, "name"),
     ("enqueue", "greet", "--input", '{"name": "\\ud800"}'): (2, "name"),
-    ("enqueue", "greet", "--input", "[" * 10_000): (2, "no JSON"),
+    ("enqueue", "greet", "--input", "[" * 10_000): (2, "100 levels"),
     ("enqueue", "greet", "--input", '{"name": ' + "[" * 101 + "]" * 101 + "}"): (2, "name"),
     ("enqueue", "greet", "name=x", "--priority", "10"): (2, "priority"),
     ("enqueue", "greet", "name=x", "--delay", "-1"): (2, "delay"),

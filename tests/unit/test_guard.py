@@ -73,11 +73,16 @@ def test_the_library_that_we_ship_is_a_corrected_one() -> None:
 # ── the name ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@pytest.mark.parametrize("db", ["", Path()])
+def test_no_name_at_all_is_refused(db: str | Path) -> None:
+    """Where nobody has named a store the sentence says how to name one."""
+    with pytest.raises(StoreError, match=r"^no store is named: .* --db .* TASKRUNNER_DB$"):
+        guard.resolve(db)
+
+
 @pytest.mark.parametrize(
     ("db", "rule"),
     [
-        ("", "no database is named"),
-        (Path(), "no database is named"),
         (":memory:", "does not outlive its process"),
         (Path(":memory:"), "does not outlive its process"),
         ("file:agent.db?mode=ro", "URIs are not taken"),
