@@ -62,6 +62,7 @@ class RunningTask:
         self.recorder = recorder
         self.context = context
         self.scope = anyio.CancelScope()
+        self._inner = anyio.CancelScope()
         self.body: object = None
         """The async task (or thread) of the body, for who asks what blocks the loop."""
         self.body_ended = False
@@ -89,6 +90,10 @@ class RunningTask:
         self.context.interrupt(AttemptOver(_WHY[reason]))
         self.scope.cancel()
 
+    def leave_behind(self) -> None:
+        """Interrupt the body no more: anyio does so at each turn of the loop, which would cost a whole processor."""
+        self._inner.shield = True
+
     async def run(self, host: Host) -> None:
         """Run the body to its end, whatever that is; in an async task of its own, which is the body's from now on."""
         self.body = current_caller()
@@ -96,7 +101,7 @@ class RunningTask:
         current_sink.set(self.context)
         current_host.set(host)
         try:
-            with self.scope:
+            with self.scope, self._inner:
                 self._result = await self._call()
         except anyio.get_cancelled_exc_class() as error:  # nobody here asked for it: it came from inside the body
             self._error = RuntimeError("the body was cancelled by code of its own")

@@ -273,6 +273,7 @@ class Keeper:
         self._asked.discard((task.id, task.attempt))
         running.recorder.end(LeaseLost())
         if not running.body_ended:
+            running.leave_behind()
             self.leaked = {each for each in self.leaked if not each.body_ended} | {running}
             self._events.warn("task.leaked", task_id=task.id, task_type=task.type, reason=running.reason)
         self._freed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from pathlib import Path
@@ -245,6 +246,38 @@ async def test_steps_in_a_loop_that_catches_everything_leave_the_loop_free(db: P
     assert scene.heard.of("loop.blocked") == []
     stop.set()
     await anyio.sleep(0.05)
+
+
+async def test_a_body_that_is_left_behind_costs_nothing(db: Path) -> None:
+    """B34: once it is fenced and reported nobody interrupts it any more, for each time would be a turn of the loop."""
+    scene = Cancelling(quick(db, grace=0.1))
+    stop = anyio.Event()
+    turns: list[int] = []
+
+    @scene.runner.task
+    async def stubborn() -> str:
+        scene.running.set()
+        while not stop.is_set():
+            turns.append(1)
+            with contextlib.suppress(BaseException):
+                await anyio.sleep(0.05)
+        return "late"
+
+    async with scene.runner.working():
+        handle = await stubborn.enqueue()
+        await scene.running.wait()
+        await handle.cancel()
+        with pytest.raises(TaskCancelled):
+            await handle.result(timeout=2)
+        await anyio.sleep(0.1)
+        before = time.process_time()
+        turns.clear()
+        await anyio.sleep(1)
+        spent = time.process_time() - before
+        stop.set()
+        await anyio.sleep(0.1)
+    assert spent < 0.4
+    assert 10 < len(turns) < 30
 
 
 async def test_a_retry_that_waits_is_cancelled(db: Path) -> None:
