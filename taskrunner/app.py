@@ -35,13 +35,12 @@ R = TypeVar("R")
 
 
 class TaskRunner(Tasks):
-    """Tasks with a database.
+    """Tasks with a database: `.tasks` looks at those in it, `.sessions` holds its conversations, once it is open.
 
-    Nothing is opened before `async with`, `working`, `run`, `drain` or `sync`. `db` is a path (default: what
-    TASKRUNNER_DB or `[tool.taskrunner]` says). None means not given, and the defaults are: `durability` "full" (what is
-    acknowledged survives a power cut; "normal": the death of processes), `lease` 30 s, `heartbeat` a third of it,
-    `sweep` 1 s, `grace` 30 s, `max_losses` 5, `max_retries` 3, `max_payload` 1 MiB (bytes, or like "2MiB"),
-    `busy_timeout` at most 5 s. Durations are seconds, or texts like "90s". They are checked when the runner is opened.
+    `async with`, `working`, `run`, `drain` and `sync` open it. `db` is a path (default: what TASKRUNNER_DB or
+    `[tool.taskrunner]` says). Defaults, checked at the opening: `durability` "full" (what is acknowledged survives a
+    power cut; "normal": the death of processes), `lease` 30 s, `heartbeat` a third of it, `sweep` 1 s, `grace` 30 s,
+    `max_losses` 5, `max_retries` 3, `max_payload` 1 MiB (bytes, or "2MiB"), `busy_timeout` at most 5 s (seconds, or "4s").
     """
 
     def __init__(
@@ -224,6 +223,7 @@ class TaskRunner(Tasks):
     ) -> AsyncIterator[Self]:
         """A supervisor in this program, for as long as the block runs; then running tasks have the grace to end.
 
+        When it is cancelled (Ctrl-C, a timeout), they are handed back at once, unharmed. Only `run` obeys SIGTERM.
         `concurrency`: tasks at the same time (default 10); `queues`: from which it takes them (default: all).
 
         Raises:
@@ -248,7 +248,7 @@ class TaskRunner(Tasks):
     ) -> None:
         """Be the supervisor until SIGTERM or SIGINT: the first drains, a second one hands back at once.
 
-        `until_idle`: also end when nothing is running and nothing is due. The rest is as in `working`.
+        `until_idle`: also end when nothing is running or due (a retry that waits is not). The rest is as in `working`.
         """
         async with self._supervisor(concurrency, queues) as supervisor:
             with _lone_errors():
@@ -258,7 +258,7 @@ class TaskRunner(Tasks):
                     group.cancel_scope.cancel()
 
     async def drain(self, *, queues: Sequence[str] | None = None) -> int:
-        """Work until nothing is running and nothing is due; the number of tasks that ended."""
+        """Work until nothing is running or due (a retry that waits is not); the number of tasks that ended."""
         async with self._supervisor(None, queues) as supervisor:
             with _lone_errors():
                 await supervisor.run(until_idle=True)
@@ -315,7 +315,7 @@ class TaskRunner(Tasks):
         Raises:
             InvalidInput: an option is out of its bounds, or the input has no JSON form.
             PayloadTooLarge: the input's JSON is larger than `max_payload`.
-            DuplicateTask: an unfinished task has this `unique_key`, and `on_conflict` is "reject".
+            DuplicateTask: an unfinished task has this `unique_key`, and `on_conflict` refuses this one.
             NoSession: no session has this `session_id`.
             StoreBusy: the store was locked for too long, or its disk is full; nothing was written.
             NotOpen: the runner is not open.

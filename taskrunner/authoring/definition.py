@@ -124,8 +124,9 @@ class TaskDefinition(Generic[P, R, F_co]):
 
         `priority`: 0 to 9, lower first. `delay`: how long until it is due; `run_at`: when (an aware datetime).
         `unique_key`: at most one unfinished task of this type has it; `on_conflict` says what becomes of a second:
-        "reuse" (default) gives the first one's handle, "replace" rewrites it while it has not started, "reject" raises
-        `DuplicateTask`. `idempotency_key`: a second enqueue with it gets the first one's handle, even long after.
+        "reuse" (default) gives the first one's handle, "replace" rewrites its input, `run_at` and priority and nothing
+        else, "reject" raises `DuplicateTask`, as "replace" does once it has started. `idempotency_key`: a second
+        enqueue of this type with it gets the first one's handle, even long after, and whatever its input.
         `max_retries`: how often it is run again after an error. `timeout`: of one attempt. Durations are seconds, or
         texts like "90s".
 
@@ -195,7 +196,8 @@ class Enqueuer(Generic[P, R]):
         """As `TaskDefinition.enqueue`, with the options.
 
         Raises:
-            DuplicateTask: an unfinished task has this `unique_key`, and `on_conflict` is "reject".
+            DuplicateTask: an unfinished task has this `unique_key`, and `on_conflict` is "reject", or "replace" and it
+                has started.
         """
         return await self._definition.host().enqueue(self.bind(*args, **kwargs))
 

@@ -82,7 +82,8 @@ class TaskHandle(Generic[R_co]):
     async def result(self, timeout: Duration | None = None) -> R_co:  # noqa: ASYNC109 - the contract's own form
         """Wait for the task to end and return its result, as its function's return annotation says.
 
-        `timeout` is in seconds or like "1m" (default: no limit); the task itself goes on when it is over.
+        `timeout` is in seconds or like "1m" (default: no limit); the task itself goes on when it is over. Where nobody
+        works on the task, as after `drain`, only a timeout (0 will do) keeps this from waiting for ever.
 
         Raises:
             TaskFailed: it failed; `error_type` and `details` say why.
