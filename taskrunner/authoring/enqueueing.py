@@ -28,9 +28,11 @@ def bound_by_name(name: object, given: object, options: Mapping[str, Any]) -> Bo
     if not isinstance(given, Mapping):
         message = f"input={shown(given)}: an object with the task's arguments by name is wanted"
         raise InvalidInput(message, path="input")
+    type_name, arguments = text(name, "name"), dict(given)
+    payload.require_plain(arguments, name="", error=InvalidInput, when="for a task by its name")
     new = NewTask(
-        type=text(name, "name"),
-        input=payload.encode(dict(given), name="", error=InvalidInput),
+        type=type_name,
+        input=payload.encode(arguments, name="", error=InvalidInput),
         **enqueue_options(**options),
     )
     return BoundTask(new.type, new, payload.UNTYPED)

@@ -13,7 +13,7 @@ import msgspec
 
 from taskrunner.core import payload
 from taskrunner.core.errors import InvalidInput
-from taskrunner.core.hints import UNTYPED, hints_of, is_async, is_generator
+from taskrunner.core.hints import UNTYPED, hints_of, is_async, is_generator, unresolved
 
 if TYPE_CHECKING:
     from taskrunner.core.model import JSON
@@ -22,6 +22,7 @@ _CONTEXT: Final = "TaskContext"  # known by name: its module stands beside this 
 _PACKAGE: Final = "taskrunner"
 _BY_POSITION: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME: Final = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+_MANY: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 _QUOTED = re.compile(r"'([^']*)'")
 
 
@@ -47,7 +48,11 @@ class Signature:
         self.returns = payload.returns_of(fn)
         self._require_json_form("its result", self.returns)
         annotations = {one.name: self._annotation(one, hints) for one in self._parameters}
-        self._untyped = tuple(name for name, annotation in annotations.items() if payload.is_untyped(annotation))
+        self._open = [
+            (one.name, hint if payload.is_untyped(hint) else _whole(one, hint))
+            for one in self._parameters
+            if payload.leaves_open(hint := annotations[one.name])
+        ]
         self._form = _form(self._parameters, annotations)
         self._decode_form = msgspec.json.Decoder(self._form).decode
         self._positional = _names_in_order(self._parameters)
@@ -62,9 +67,9 @@ class Signature:
                 form; `path` names the place.
         """
         given = self._by_name(args, kwargs)
-        for name in self._untyped:
+        for name, whole in self._open:
             if name in given and type(given[name]) not in payload.SCALARS:
-                payload.require_plain(given[name], name=name, error=InvalidInput)
+                payload.require_plain_where_open(given[name], whole, name=name, error=InvalidInput)
         text = payload.encode(given, name="", error=InvalidInput)
         try:
             msgspec.convert(payload.to_tree(given), self._form)
@@ -115,7 +120,7 @@ class Signature:
             message = f"{self.name}: the context has to be the first parameter, and {parameter.name!r} is not"
             raise InvalidInput(message, path=parameter.name)
         if isinstance(hint, str):  # it cannot be resolved at run time, and says nothing
-            return UNTYPED
+            return unresolved(hint, f"parameter `{parameter.name}`")
         self._require_json_form(f"parameter {parameter.name!r}", hint, path=parameter.name)
         return hint
 
@@ -166,15 +171,18 @@ def _form(parameters: list[Parameter], annotations: Mapping[str, Any]) -> type[m
     fields: list[Any] = []
     for slot, one in _slots(parameters):
         hint = annotations[one.name]
-        hint = Any if payload.is_untyped(hint) else hint
-        if one.kind is Parameter.VAR_POSITIONAL:
-            fields.append((slot, GenericAlias(list, (hint,)), msgspec.UNSET))
-        elif one.kind is Parameter.VAR_KEYWORD:
-            fields.append((slot, GenericAlias(dict, (str, hint)), msgspec.UNSET))
-        else:
-            fields.append((slot, hint) if one.default is Parameter.empty else (slot, hint, msgspec.UNSET))
+        hint = _whole(one, Any if payload.is_untyped(hint) else hint)
+        needed = one.default is Parameter.empty and one.kind not in _MANY
+        fields.append((slot, hint) if needed else (slot, hint, msgspec.UNSET))
     rename = {slot: one.name for slot, one in _slots(parameters)}
     return msgspec.defstruct("Input", fields, kw_only=True, forbid_unknown_fields=True, rename=rename)
+
+
+def _whole(parameter: Parameter, hint: Any) -> Any:  # noqa: ANN401 - any annotation
+    """The type of all that a parameter takes: a list for `*args`, an object for `**kwargs`."""
+    if parameter.kind is Parameter.VAR_POSITIONAL:
+        return GenericAlias(list, (hint,))
+    return GenericAlias(dict, (str, hint)) if parameter.kind is Parameter.VAR_KEYWORD else hint
 
 
 def _names_in_order(parameters: list[Parameter]) -> tuple[str, ...] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import functools
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
@@ -10,20 +11,23 @@ from types import FunctionType, SimpleNamespace
 from typing import Any, Final, Never, NoReturn, Self, TypeVar, get_args, get_origin, get_type_hints
 from weakref import WeakKeyDictionary
 
-
-class _Untyped:
-    """No annotation, or none that means anything at run time."""
-
-    def __repr__(self) -> str:
-        return "UNTYPED"
+from taskrunner.core.errors import safe_text
 
 
-UNTYPED: Final = _Untyped()
+@dataclasses.dataclass(frozen=True)
+class Untyped:
+    """No annotation, or none that means anything at run time; `why` begins the sentence of a refusal."""
+
+    why: str = "without a type annotation"
+
+
+UNTYPED: Final = Untyped()
 """Stands where there is no annotation. (None would be one: it means that the value is None.)"""
 
 _AWAITABLES = (Awaitable, Coroutine, asyncio.Future, asyncio.Task)
 _NO_TYPE = (NoReturn, Never, Self)
 _MAX_WRAPPINGS = 20
+_MAX_NAME = 60
 _UNKNOWN: Final = object()
 _returns: WeakKeyDictionary[Callable[..., Any], Any] = WeakKeyDictionary()
 
@@ -83,14 +87,26 @@ def returns_of(fn: Callable[..., Any]) -> Any:  # noqa: ANN401 - an annotation c
     if isinstance(target, type):
         return target
     if not isinstance(target, FunctionType):
-        return _returned(hints_of(target))
+        return _returned(target, hints_of(target))
     known = _returns.get(target, _UNKNOWN)
     if known is _UNKNOWN:
-        known = _returns[target] = _returned(hints_of(target)) if target.__annotations__ else UNTYPED
+        known = _returns[target] = _returned(target, hints_of(target)) if target.__annotations__ else UNTYPED
     return known
 
 
-def _returned(hints: Mapping[str, Any]) -> Any:  # noqa: ANN401 - an annotation can be any object
+def unresolved(annotation: object, what: str) -> Untyped:
+    """Stands where there is an annotation of `what` whose names are not there at run time."""
+    named = safe_text(annotation if isinstance(annotation, str) else repr(annotation), _MAX_NAME)
+    return Untyped(
+        f"the annotation `{named}` of {what} cannot be resolved at run time (import it outside TYPE_CHECKING), "
+        "and without one"
+    )
+
+
+def _returned(target: object, hints: Mapping[str, Any]) -> Any:  # noqa: ANN401 - an annotation can be any object
+    written = getattr(target, "__annotations__", {})
+    if "return" in written and "return" not in hints:
+        return unresolved(written["return"], "the result")
     hint = hints.get("return", UNTYPED)
     while get_origin(hint) in _AWAITABLES and (inner := get_args(hint)):
         hint = inner[-1]

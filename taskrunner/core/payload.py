@@ -7,16 +7,17 @@ What it would write although strict JSON has no word for it (NaN, endless intege
 from __future__ import annotations
 
 import hashlib
+import marshal  # noqa: TID251 - to compare by: nothing is ever loaded with it
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, Never, TypeAlias, TypeVar
 
 import msgspec
 
-from taskrunner.core import places
+from taskrunner.core import places, shapes
 from taskrunner.core.errors import InvalidInput, InvalidResult, PayloadTooLarge, error_text
-from taskrunner.core.hints import UNTYPED, returns_of
+from taskrunner.core.hints import UNTYPED, Untyped, returns_of
 from taskrunner.core.places import MAX_DEPTH
 
 __all__ = [
@@ -31,8 +32,10 @@ __all__ = [
     "encode",
     "fit",
     "is_untyped",
+    "leaves_open",
     "record",
     "require_plain",
+    "require_plain_where_open",
     "returns_of",
     "to_tree",
     "why_unsupported",
@@ -43,12 +46,25 @@ Refusal: TypeAlias = type[InvalidInput] | type[InvalidResult]
 
 SCALARS: Final = frozenset({str, int, float, bool, type(None)})
 
+_NAMED: Final = SCALARS - {type(None)}  # the values that an error shows
+_NO_CHOICE: Final = "invalid enum value"
+
 _DIGITS_TO_ZERO = bytes(48 if 48 <= byte <= 57 else 32 for byte in range(256))  # noqa: PLR2004 - "0" to "9", else a blank
+_NO_REFERENCES = 2  # the version of marshal that writes equal values as equal bytes, and floats in full
 _NINETEEN_DIGITS = b"0" * 19
 _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # a float 64 of MessagePack whose exponent is all ones
 _HUGE = re.compile(rb"\xcf[\x80-\xff]")  # an unsigned integer 64 of MessagePack from 2**63 on
 _BRACES_TO_BRACKETS = bytes.maketrans(b"{}", b"[]")
 _ALL_BUT_BRACKETS = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+class _Reader(NamedTuple):
+    """How JSON is read as one annotation says, and what that leaves open."""
+
+    read: Callable[[bytes | str], Any]
+    shape: shapes.Shape | None
+
+
 _hook = places.as_scalar
 _encode = msgspec.json.Encoder(enc_hook=_hook).encode
 _encode_sorted = msgspec.json.Encoder(enc_hook=_hook, order="sorted").encode
@@ -94,15 +110,36 @@ def check_size(text: str, limit: int, *, name: str, error: Refusal) -> None:
         raise kind(message, path=name)
 
 
-def require_plain(value: object, *, name: str, error: Refusal) -> None:
+def require_plain(value: object, *, name: str, error: Refusal, when: str = UNTYPED.why) -> None:
     """Refuse what does not come back from JSON as itself: all but dicts with text keys, lists, texts, numbers, None.
+
+    `when` says why it has to, as the sentence of the refusal begins.
 
     Raises:
         InvalidInput: (or `InvalidResult`, as `error` says) a tuple, a set, a dataclass, an integer key, …
     """
-    if found := places.fault(value, plain=True):
+    if not _comes_back(value) and (found := places.fault(value, plain=when)):
         places.close_coroutines(value)
         raise _refused(name, *found, error)
+
+
+def require_plain_where_open(value: object, annotation: Any, *, name: str, error: Refusal) -> None:  # noqa: ANN401
+    """As `require_plain`, for the parts of a value of which its annotation says nothing: all, or those under an `Any`.
+
+    Raises:
+        InvalidInput: (or `InvalidResult`, as `error` says) as `require_plain`.
+    """
+    reader = _reader_of(annotation)
+    if reader.read is _decode_plain:
+        require_plain(value, name=name, error=error, when=_why_untyped(annotation))
+    elif reader.shape and not _comes_back(value) and (found := reader.shape.fault(value)):
+        places.close_coroutines(value)
+        raise _refused(name, *found, error)
+
+
+def leaves_open(annotation: Any) -> bool:  # noqa: ANN401 - any annotation
+    """Whether an annotation says nothing about some part of its values, or about all of them."""
+    return is_untyped(annotation) or _reader_of(annotation).shape is not None
 
 
 def fit(value: object, annotation: Any, *, name: str, error: Refusal) -> None:  # noqa: ANN401 - any annotation
@@ -140,7 +177,7 @@ def convert(tree: object, annotation: Any, *, name: str, error: Refusal, text_ke
     try:
         return attempt(tree)
     except msgspec.ValidationError as unfit:
-        raise _refused(name, *places.located(str(unfit), tree, attempt), error) from None
+        raise _unfit(name, str(unfit), tree, attempt, annotation, error) from None
     except Exception as broken:  # noqa: BLE001 - a user's __post_init__ may raise anything
         raise _refused(name, [], f"cannot be made into its type: {error_text(broken)}", error) from None
 
@@ -152,11 +189,11 @@ def decode(text: str, annotation: Any, *, name: str, error: Refusal) -> Any:  # 
         InvalidInput: (or `InvalidResult`, as `error` says) it does not fit, or the text is not JSON.
     """
     try:
-        read = _decoder_of(annotation)
+        read = _reader_of(annotation).read
         return read(text)
     except msgspec.ValidationError as unfit:
-        found = places.located(str(unfit), _decode_plain(text), lambda again: read(_encode(again)))
-        raise _refused(name, *found, error) from None
+        tree = _decode_plain(text)
+        raise _unfit(name, str(unfit), tree, lambda again: read(_encode(again)), annotation, error) from None
     except msgspec.DecodeError as broken:
         raise _refused(name, [], f"not JSON: {broken}", error) from None
     except Exception as broken:  # noqa: BLE001 - a user's __post_init__ may raise anything
@@ -173,19 +210,21 @@ def record(
 ) -> tuple[str, Any]:
     """Write a value as JSON and read it again by its annotation: the text, and the value that every replay will see.
 
-    Without an annotation it has to be plain JSON, or it would come back as something else.
+    What its annotation leaves open, the parts under an `Any` or an `object` or all of it if there is none, has to be
+    plain JSON, or it would come back as something else: also inside the fields of a TypedDict, a dataclass or a Struct.
 
     Raises:
         InvalidInput: (or `InvalidResult`, as `error` says) it cannot be kept as it is.
         PayloadTooLarge: it is larger than `limit` bytes, and `error` is `InvalidInput`.
     """
-    typed, kind = not is_untyped(annotation), type(value)
+    reader, kind = _reader_of(annotation), type(value)
+    typed = reader.read is not _decode_plain
     if kind in SCALARS and (kind is annotation or not typed):  # JSON gives them back as they are
         return encode(value, name=name, error=error, limit=limit), value
-    if not typed:
-        require_plain(value, name=name, error=error)
+    if not typed or reader.shape is not None:
+        require_plain_where_open(value, annotation, name=name, error=error)
     text = encode(value, name=name, error=error, limit=limit)
-    if typed:
+    if typed and not (reader.shape and reader.shape.is_plain):  # of plain JSON, reading it tells as much
         fit(value, annotation, name=name, error=error)
     return text, decode(text, annotation, name=name, error=error)
 
@@ -195,10 +234,7 @@ def is_untyped(annotation: Any) -> bool:  # noqa: ANN401 - any annotation
 
     So does a type whose own annotations cannot be resolved at run time.
     """
-    try:
-        return _decoder_of(annotation) is _decode_plain
-    except TypeError:  # no type that msgspec knows: a type all the same
-        return False
+    return _reader_of(annotation).read is _decode_plain
 
 
 def why_unsupported(annotation: Any) -> str | None:  # noqa: ANN401 - any annotation
@@ -206,7 +242,7 @@ def why_unsupported(annotation: Any) -> str | None:  # noqa: ANN401 - any annota
     if is_untyped(annotation):
         return None
     try:
-        unknown = _unknown_class(msgspec.inspect.type_info(annotation), set())
+        unknown = shapes.unknown_class(annotation)
     except Exception as broken:  # noqa: BLE001 - msgspec says why by TypeError, a user's class by anything
         return f"msgspec cannot keep it as JSON ({str(broken).partition(' - type ')[0]})"
     if unknown is None:
@@ -238,6 +274,17 @@ def _fingerprint_with_any_keys(value: object) -> bytes:
     except Exception:  # noqa: BLE001 - as above
         kind = type(value)
         return f"<{kind.__module__}.{kind.__qualname__}>".encode()
+
+
+def _comes_back(value: Any) -> bool:  # noqa: ANN401 - any value
+    """Whether a value is surely what JSON gives back, type by type: quick, and never wrongly True.
+
+    Marshal knows Python's own types alone, none of their subclasses, and tells a tuple from a list, True from 1.
+    """
+    try:
+        return marshal.dumps(value, _NO_REFERENCES) == marshal.dumps(_decode_plain(_encode(value)), _NO_REFERENCES)
+    except Exception:  # noqa: BLE001 - as in `encode`; the slow way finds out what it is
+        return False
 
 
 def _may_break_a_rule(value: object, data: bytes) -> bool:
@@ -272,40 +319,59 @@ def _no_json(value: object, name: str, error: Refusal, broken: str) -> InvalidIn
     return _refused(name, parts, rule, error)
 
 
+def _unfit(  # noqa: PLR0917 - what both ways of reading know of the value
+    name: str,
+    message: str,
+    tree: object,
+    attempt: Callable[[object], object],
+    annotation: Any,  # noqa: ANN401 - any annotation
+    error: Refusal,
+) -> InvalidInput | InvalidResult:
+    """What msgspec says of a value that does not fit, with the path, the value itself and the choices there are."""
+    parts, rule = places.located(message, tree, attempt)
+    choices = shapes.choices(annotation, parts) if rule.startswith(_NO_CHOICE) else None
+    if choices is not None:
+        rule = f"must be one of {choices}"
+    value = places.found_at(tree, parts)
+    named = type(value) in _NAMED and (choices is not None or rule.startswith("expected"))
+    path = places.render(name, parts)
+    return error(f"{path or 'the arguments'}{f'={places.shown(value)}' if named else ''}: {rule}", path=path)
+
+
 def _refused(name: str, parts: list[places.Part], rule: str, error: Refusal) -> InvalidInput | InvalidResult:
     path = places.render(name, parts)
     return error(f"{path or 'the arguments'}: {rule}", path=path)
 
 
-def _decoder_of(annotation: Any) -> Callable[[bytes | str], Any]:  # noqa: ANN401 - any annotation
+def _reader_of(annotation: Any) -> _Reader:  # noqa: ANN401 - any annotation
     try:
         hash(annotation)
     except TypeError:  # such as Annotated with a list
-        return _new_decoder(annotation)
-    return _cached_decoder(annotation)
+        return _new_reader(annotation)
+    return _cached_reader(annotation)
 
 
-def _new_decoder(annotation: Any) -> Callable[[bytes | str], Any]:  # noqa: ANN401 - any annotation
-    if annotation is UNTYPED or annotation is Any or annotation is object or isinstance(annotation, TypeVar):
-        return _decode_plain
+def _new_reader(annotation: Any) -> _Reader:  # noqa: ANN401 - any annotation
+    if isinstance(annotation, Untyped | TypeVar) or annotation is Any or annotation is object:
+        return _Reader(_decode_plain, None)
     try:
-        return msgspec.json.Decoder(annotation).decode
+        read = msgspec.json.Decoder(annotation).decode
     except NameError:  # an annotation inside the type cannot be resolved at run time
-        return _decode_plain
+        return _Reader(_decode_plain, None)
+    except TypeError as unsupported:  # no type that msgspec knows: a type all the same
+        return _Reader(_refusing(str(unsupported)), None)
+    return _Reader(read, shapes.shape_of(annotation))
 
 
-_cached_decoder = lru_cache(maxsize=1_024)(_new_decoder)
+_cached_reader = lru_cache(maxsize=1_024)(_new_reader)
 
 
-def _unknown_class(info: object, seen: set[int]) -> type | None:
-    """The first class in a type's description that msgspec would hand to a hook."""
-    if id(info) in seen:
-        return None
-    seen.add(id(info))
-    if isinstance(info, msgspec.inspect.CustomType):
-        return None if info.cls is object else info.cls
-    inner = info if isinstance(info, tuple) else ()
-    if isinstance(info, msgspec.inspect.Type | msgspec.inspect.Field):
-        inner = tuple(getattr(info, name) for name in info.__struct_fields__)
-    found = (_unknown_class(part, seen) for part in inner)
-    return next((unknown for unknown in found if unknown is not None), None)
+def _refusing(message: str) -> Callable[[bytes | str], Any]:
+    def refuse(_text: bytes | str) -> Never:
+        raise TypeError(message)
+
+    return refuse
+
+
+def _why_untyped(annotation: Any) -> str:  # noqa: ANN401 - any annotation
+    return annotation.why if isinstance(annotation, Untyped) else UNTYPED.why

@@ -34,6 +34,7 @@ LEAVES: Final = (bytes, bytearray, memoryview, datetime, date, time, timedelta, 
 
 _MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**63 - 1
 _LABEL_LENGTH = 60
+_SHOWN_BITS = 128
 _RULE_LENGTH = 300
 _MISSING = object()
 
@@ -88,11 +89,11 @@ def as_scalar(value: object) -> str | int | float:
     raise NotImplementedError(message)
 
 
-def fault(value: object, *, plain: bool = False) -> tuple[list[Part], str] | None:
+def fault(value: object, *, plain: str = "") -> tuple[list[Part], str] | None:
     """Find the first place in `value` that JSON cannot keep, and the rule that it breaks.
 
     `plain` asks for more: nothing but dicts with text keys, lists, texts, numbers, booleans and None, since other
-    types do not come back as themselves where no annotation tells them.
+    types do not come back as themselves where no annotation tells them. It says when, as the rule begins.
     """
     walk = _Walk(plain=plain)
     try:
@@ -142,7 +143,7 @@ def children(value: object) -> Iterator[tuple[Part, object]] | None:
 class _Walk:
     """One search through a value; `trail` is the way to where it stands."""
 
-    def __init__(self, *, plain: bool) -> None:
+    def __init__(self, *, plain: str) -> None:
         self.trail: list[Part] = []
         self._above: list[object] = []
         self._plain = plain
@@ -156,7 +157,7 @@ class _Walk:
         if kind is int or kind is float:
             return _number_rule(value)  # type: ignore[arg-type]
         if self._plain and kind is not dict and kind is not list:
-            return _not_plain(value)
+            return _not_plain(value, self._plain)
         if issubclass(kind, Enum):
             return self.rule_broken_by(value.value)  # type: ignore[attr-defined]
         if issubclass(kind, LEAVES):
@@ -176,7 +177,7 @@ class _Walk:
         self._above.append(value)
         for part, child in inside:
             self.trail.append(part)
-            rule = _key_rule(part[1], plain=self._plain) if part[0] is KEY else None
+            rule = key_rule(part[1], plain=self._plain) if part[0] is KEY else None
             rule = rule or self.rule_broken_by(child)
             if rule is not None:
                 return rule
@@ -204,14 +205,21 @@ def _text_rule(text: str) -> str | None:
 def _number_rule(number: float) -> str | None:
     if type(number) is float:
         return None if math.isfinite(number) else f"{number} has no JSON form"
-    return "an integer must be at least -2**63 and less than 2**63" if is_huge(number) else None
+    return f"an integer must be at least -2**63 and less than 2**63, not {_digits(number)}" if is_huge(number) else None
 
 
-def _key_rule(key: object, *, plain: bool) -> str | None:
+def _digits(number: Any) -> str:  # noqa: ANN401 - an integer
+    """A huge integer as an error names it: Python may refuse to write all its digits."""
+    bits = number.bit_length()
+    return str(number) if bits <= _SHOWN_BITS else f"one of {bits:,} bits"
+
+
+def key_rule(key: object, *, plain: str = "") -> str | None:
+    """What is wrong with the key of a dict; `plain` as in `fault`."""
     if type(key) is str:
         return _text_rule(key) and "a key must not contain lone surrogates"
     if plain:
-        return f"without a type annotation a key must be a text, not of type {type_name(key)}"
+        return f"{plain} a key must be a text, not of type {type_name(key)}"
     try:
         msgspec.json.encode({key: None})
     except Exception:  # noqa: BLE001 - whatever a user's key does, it is this key that is refused
@@ -228,17 +236,18 @@ def _no_form(value: object) -> str:
     return f"a value of type {type_name(value)} has no JSON form{hint}"
 
 
-def _not_plain(value: object) -> str:
+def _not_plain(value: object, when: str) -> str:
     kind = type(value)
     if issubclass(kind, (Enum, str, int, float, *LEAVES)) or children(value) is not None:
-        return f"without a type annotation only plain JSON is taken, not a value of type {type_name(value)}"
+        return f"{when} only plain JSON is taken, not a value of type {type_name(value)}"
     return _no_form(value)
 
 
 def _label(key: Any) -> str:  # noqa: ANN401 - any key
     kind = type(key)
     if issubclass(kind, str):
-        return safe_text(str.__str__(key), _LABEL_LENGTH)
+        text = safe_text(str.__str__(key), _LABEL_LENGTH)
+        return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
     if kind is float or (kind is int and not is_huge(key)):
         return str(key)
     return f"<{type_name(key)}>"
@@ -267,6 +276,16 @@ def located(message: str, value: object, check: Callable[[object], object]) -> t
             return [*parts, (FIELD, field[1])], rule
     rule = reason[:1].lower() + reason[1:].replace("`", "")
     return parts, f"its key: {rule}" if match["key"] else rule
+
+
+def found_at(value: Any, parts: Sequence[Part]) -> object:  # noqa: ANN401 - any plain value
+    """What is at a path; None where there is nothing."""
+    for _kind, key in parts:
+        try:
+            value = value[key]
+        except (LookupError, TypeError):
+            return None
+    return value
 
 
 def _fails(check: Callable[[object], object], value: object, message: str) -> bool:

@@ -256,7 +256,7 @@ async def test_bad_arguments_are_refused_before_anything_is_stored(way: Callable
     desk = Desk()
     task = desk.task(research)
     desk.include(desk)
-    with pytest.raises(InvalidInput, match="depth: expected int, got str") as caught:
+    with pytest.raises(InvalidInput, match="depth='deep': expected int, got str") as caught:
         await way(task)
     assert caught.value.path == "depth"
     assert not desk.taken

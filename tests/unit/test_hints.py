@@ -73,7 +73,6 @@ class Tool:
         (gives_coroutine, list[Query]),
         (gives_none, type(None)),
         (never, UNTYPED),
-        (unresolved, UNTYPED),
         (Tool().bound, Query),
         (Tool.bound, Query),
         (Tool.static, Query),
@@ -91,6 +90,14 @@ def test_the_type_of_a_result_is_found_behind_every_kind_of_callable(fn: Callabl
     """Partials, methods, callable objects and awaitables are looked through; a class gives itself; a lambda nothing."""
     for _ in range(2):
         assert payload.returns_of(fn) == expected
+
+
+def test_a_result_annotated_by_a_name_that_is_not_there_is_untyped() -> None:
+    """Then only plain JSON is a result, and the sentence names the annotation."""
+    returns = payload.returns_of(unresolved)
+    assert payload.is_untyped(returns)
+    with pytest.raises(InvalidResult, match="the annotation `Missing` of the result cannot be resolved at run time"):
+        payload.record((1,), returns, name="x", error=InvalidResult)
 
 
 def test_types_defined_inside_a_function_are_found() -> None:

@@ -7,7 +7,7 @@ import json
 from collections import Counter
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import msgspec
@@ -97,10 +97,14 @@ def test_texts_and_numbers_of_a_subclass_are_written_as_what_they_are(value: obj
         (True, int, "x", "expected int, got bool"),
         (1.5, int, "x", "expected int, got float"),
         ("3", int, "x", "expected int, got str"),
-        (3, str, "x", "expected str, got int"),
+        (3, str, "x", "x=3: expected str, got int"),
         (None, int, "x", "expected int, got null"),
         (3, type(None), "x", "expected null, got int"),
-        ("blue", Colour, "x", "invalid enum value 'blue'"),
+        ("blue", Colour, "x", "x='blue': must be one of 'red'"),
+        (9, Level, "x", "x=9: must be one of 1"),
+        ([{"a": "c"}], list[dict[str, Literal["b", "a"]]], 'x[0]["a"]', "='c': must be one of 'a', 'b'"),
+        ("c", Literal["a", 1] | None, "x", "x='c': must be one of 1, 'a'"),
+        ({"limit": "many"}, Options, "x.limit", "x.limit='many': expected int, got str"),
         ({"limit": 1, "language": 3}, Options, "x.language", "expected str, got int"),
         ({}, Options, "x.limit", "is missing"),
         ({"a": 1, "b": "x", "c": 2}, dict[str, int], 'x["b"]', "expected int, got str"),

@@ -229,7 +229,9 @@ def test_types_that_are_defined_inside_a_function() -> None:
     assert signature.returns == list[Local]
     stored = json.loads(signature.encode((Local(1), {"n": 2}, [3]), {}))
     assert signature.decode(stored) == ((), {"local": Local(1), "shape": {"n": 2}, "other": [3]})
-    with pytest.raises(InvalidInput, match="other: without a type annotation"):
+    with pytest.raises(
+        InvalidInput, match="other: the annotation `Nowhere` of parameter `other` cannot be resolved at run time"
+    ):
         signature.encode((Local(1), {"n": 2}, Local(3)), {})
 
 
