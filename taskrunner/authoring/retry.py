@@ -14,7 +14,7 @@ from tenacity.wait import wait_base, wait_chain, wait_combine, wait_exception, w
 
 from taskrunner.authoring.options import duration
 from taskrunner.core.durations import MAX_SECONDS, Duration
-from taskrunner.core.errors import InvalidInput, StepFailed, error_type_of, name_of_type
+from taskrunner.core.errors import InvalidInput, StepFailed, class_of_name, error_type_of, name_of_type
 from taskrunner.core.places import shown, type_name
 
 RetryOn: TypeAlias = retry_base | type[Exception] | tuple[type[Exception], ...]
@@ -81,8 +81,12 @@ class RetryPolicy:
         if not isinstance(error, StepFailed):
             return isinstance(error, self._types)
         # A replayed step's failure: its cause is known by name alone.
-        known = {Exception: True, StepFailed: True}
-        return any(known.get(kind) or error.error_type == name_of_type(kind) for kind in self._types)
+        if Exception in self._types or StepFailed in self._types:
+            return True
+        cause = class_of_name(error.error_type)
+        if cause is not None and issubclass(cause, self._types):
+            return True
+        return error.error_type in map(name_of_type, self._types)
 
 
 def _checked_retry(retry: object) -> tuple[tuple[type[Exception], ...], retry_base | None]:

@@ -32,6 +32,7 @@ An error's docstring is its default message.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from typing import TYPE_CHECKING
 
@@ -185,6 +186,29 @@ def name_of_type(kind: type[BaseException]) -> str:
         return kind.__qualname__
     ours = kind.__module__.startswith(("taskrunner.core.", "taskrunner.authoring."))
     return f"{'taskrunner' if ours else kind.__module__}.{kind.__qualname__}"
+
+
+def class_of_name(name: str) -> type[BaseException] | None:
+    """Find the class of errors that `name_of_type` names so, without importing anything; None if it is not at hand.
+
+    It has to be a builtin one, or to stand in a module that this program has imported already.
+    """
+    parts = name.split(".")
+    for count in range(len(parts) - 1, -1, -1):
+        found: object = sys.modules.get(".".join(parts[:count]) or "builtins")
+        for part in parts[count:]:
+            found = _own_attribute(found, part)
+        if isinstance(found, type) and issubclass(found, BaseException) and name_of_type(found) == name:
+            return found
+    return None
+
+
+def _own_attribute(holder: object, name: str) -> object:
+    """An attribute of a module or a class by its dict alone: a `__getattr__` might import something."""
+    try:
+        return object.__getattribute__(holder, "__dict__").get(name)
+    except AttributeError:
+        return None
 
 
 def safe_text(text: str, limit: int = MAX_ERROR_TEXT) -> str:

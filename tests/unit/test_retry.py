@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeAlias
@@ -37,7 +38,7 @@ from tenacity.asyncio.retry import retry_if_exception as async_retry_if_exceptio
 from tenacity.wait import wait_base
 
 from taskrunner.authoring.retry import RetryOn, RetryPolicy, Wait
-from taskrunner.core.errors import Fail, InvalidInput, StepFailed, TaskRunnerError
+from taskrunner.core.errors import Fail, InvalidInput, StepFailed, TaskRunnerError, name_of_type
 from tests.unit.samples import Silent
 
 BOOM = RuntimeError("boom")
@@ -277,6 +278,42 @@ def test_a_replayed_failure_is_known_by_its_name() -> None:
     assert RetryPolicy(StepFailed).wants(step_failed(KeyError()), 0)
     assert RetryPolicy(StepFailed).wants(step_failed(None, "KeyError"), 0)
     assert not RetryPolicy(TaskRunnerError).wants(step_failed(None, "KeyError"), 0)
+
+
+@pytest.mark.parametrize(
+    ("retry", "recorded", "wanted"),
+    [
+        (OSError, "ConnectionError", True),
+        (OSError, "ConnectionResetError", True),
+        (OSError, "TimeoutError", True),
+        (ConnectionError, "OSError", False),
+        ((KeyError, LookupError), "IndexError", True),
+        (ValueError, f"{__name__}.BadResponse", False),
+        (ValueError, "taskrunner.InvalidInput", True),
+        (TaskRunnerError, "taskrunner.Fail", True),
+        (ValueError, "json.decoder.JSONDecodeError", True),
+        (OSError, "not_imported.NetError", False),
+        (OSError, "", False),
+        (OSError, "...", False),
+        (OSError, "ConnectionError.args", False),
+    ],
+)
+def test_a_replayed_failure_counts_as_its_base_classes_too(retry: type[Exception], recorded: str, wanted: bool) -> None:
+    """`retry=OSError` decides on a recorded ConnectionError as it did the first time; nothing is imported for it."""
+    before = set(sys.modules)
+    assert RetryPolicy(retry).wants(step_failed(None, recorded), 0) is wanted
+    assert set(sys.modules) == before
+
+
+def test_a_class_that_is_not_at_hand_is_known_by_its_name() -> None:
+    """A class defined inside a function is found by its very name alone."""
+
+    class LocalError(OSError):
+        pass
+
+    replayed = step_failed(None, name_of_type(LocalError))
+    assert RetryPolicy(LocalError).wants(replayed, 0)
+    assert not RetryPolicy(OSError).wants(replayed, 0)
 
 
 def test_a_predicate_that_raises_says_no_and_tells() -> None:
