@@ -172,7 +172,10 @@ class LeaseLost(AttemptOver):
 
 
 class NonDeterministicStep(AttemptOver):
-    """The task's code no longer takes the steps that are recorded; `retry` with mended code goes on."""
+    """The task's code no longer takes the steps that are recorded; the task is failed.
+
+    A later version's `retry` will go on from the recorded steps with mended code; this version has none.
+    """
 
 
 def error_type_of(error: BaseException) -> str:
