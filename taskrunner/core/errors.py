@@ -46,8 +46,24 @@ MAX_TRACEBACK_TEXT = 8_192
 """Characters of a traceback that are stored with an ended attempt, counted from its end."""
 
 
+_HOME = "taskrunner"
+_DEFINED_IN = ("taskrunner.core.", "taskrunner.authoring.")
+
+
+def _call_as_imported(kind: type[BaseException]) -> None:
+    """Users import our errors from `taskrunner`, wherever they are defined: so tracebacks call them by that name."""
+    if kind.__module__.startswith(_DEFINED_IN):
+        kind.__module__ = _HOME
+
+
 class TaskRunnerError(Exception):
     """Something in taskrunner went wrong."""
+
+    __module__ = _HOME
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        _call_as_imported(cls)
 
     def __init__(self, message: str = "", /) -> None:
         super().__init__(message or _first_line(type(self)))
@@ -163,6 +179,12 @@ class Fail(TaskRunnerError):
 class AttemptOver(BaseException):
     """This attempt may do nothing more: let it pass; `except Exception` does not see it, so nothing is undone."""
 
+    __module__ = _HOME
+
+    def __init_subclass__(cls, **options: object) -> None:
+        super().__init_subclass__(**options)
+        _call_as_imported(cls)
+
     def __init__(self, message: str = "", /) -> None:
         super().__init__(message or _first_line(type(self)))
 
@@ -184,11 +206,8 @@ def error_type_of(error: BaseException) -> str:
 
 
 def name_of_type(kind: type[BaseException]) -> str:
-    """Name a class of errors as users write it; ours are imported from `taskrunner`, wherever they are defined."""
-    if kind.__module__ == "builtins":
-        return kind.__qualname__
-    ours = kind.__module__.startswith(("taskrunner.core.", "taskrunner.authoring."))
-    return f"{'taskrunner' if ours else kind.__module__}.{kind.__qualname__}"
+    """Name a class of errors as users write it."""
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
 def class_of_name(name: str) -> type[BaseException] | None:
