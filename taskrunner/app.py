@@ -38,7 +38,7 @@ class TaskRunner(Tasks):
     """Tasks with a database: `.tasks` looks at those in it, `.sessions` holds its conversations, once it is open.
 
     `async with`, `working`, `run`, `drain` and `sync` open it. `db` is a path (default: what TASKRUNNER_DB or
-    `[tool.taskrunner]` says). Defaults, checked at the opening: `durability` "full" (survives a power cut; "normal": the
+    `[tool.taskrunner]` says). Defaults, checked when it opens: `durability` "full" (survives a power cut; "normal": the
     death of processes), `lease` 30 s, `heartbeat` a third of it, `sweep` 1 s, `grace` 30 s, `busy_timeout` at most 5 s,
     `max_losses` 5, `max_retries` 3, `max_payload` 1 MiB (bytes, or "2MiB"). Durations are seconds, or like "90s".
     """
