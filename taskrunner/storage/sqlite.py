@@ -194,6 +194,8 @@ class SQLiteEngine:
                     last_first.callback(close, connection)
             if self._hold is not None:
                 last_first.callback(self._hold.unlock)  # else SQLite could not delete the WAL with its last connection
+            if self._writer is not None:
+                last_first.callback(self._writer.finish)
             last_first.callback(self._checkpointer.close)
             last_first.callback(self._readers.close)
 

@@ -64,14 +64,17 @@ class Writer:
         except apsw.Error:
             return -1
 
-    def close(self) -> None:
-        """Forget this writer's mark and close the connection; SQLite empties the WAL if it was the last one."""
+    def finish(self) -> None:
+        """Take this writer's mark out of the file: the last commit, while the file is still locked as in use."""
         with suppress(apsw.Error):  # then the mark stays, which costs a row; the commits are safe
             if self._broken is not None:  # what the WAL holds in memory may not be on the disk: it is not to be copied
                 self.connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             elif self._token:
                 query = self._queries["forget_writer"]
                 self.connection.execute(query.sql, query.bind({"id": self._id})).fetchall()
+
+    def close(self) -> None:
+        """Close the connection; SQLite empties the WAL if it was the last one."""
         close(self.connection)
 
     def _one_by_one(self, units: list[Unit]) -> list[Outcome]:
