@@ -12,7 +12,7 @@ import anyio
 import anyio.lowlevel
 
 from taskrunner.authoring.retry import RetryOn, RetryPolicy, Wait
-from taskrunner.authoring.steps import StepOptions, StepRunner, current_step, step_options
+from taskrunner.authoring.steps import DEFAULTS, StepRunner, current_step, step_options
 from taskrunner.core.bridge import Bridge, require_no_loop
 from taskrunner.core.durations import Duration, moment, seconds, stamp
 from taskrunner.core.errors import AttemptOver, InvalidInput, LeaseLost, NoSession, NotInStep, NotInTask, safe_text
@@ -40,11 +40,13 @@ _NO_ARGUMENTS = ""  # the digest of a value that takes none
 class TaskContext(StepRunner):
     """The running attempt, as its body sees it. It holds capabilities, never the runner."""
 
-    def __init__(self, task: Task, recorder: Recorder, session: Session | None, *, max_payload: int) -> None:
-        super().__init__(recorder, StepOptions(), max_payload)
+    def __init__(
+        self, task: Task, recorder: Recorder, session: Session | None, *, max_payload: int, loop: LoopRef
+    ) -> None:
+        super().__init__(recorder, DEFAULTS, max_payload)
         self._task = task
         self._session = session
-        self._loop = LoopRef()
+        self._loop = loop
         self._scopes: set[anyio.CancelScope] = set()
         self._log: FilteringBoundLogger | None = None
 

@@ -55,6 +55,7 @@ class Signature:
         ]
         self._form = _form(self._parameters, annotations)
         self._decode_form = msgspec.json.Decoder(self._form).decode
+        self._slots = [(slot, one.name) for slot, one in _slots(self._parameters)]
         self._positional = _names_in_order(self._parameters)
 
     def encode(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
@@ -87,7 +88,9 @@ class Signature:
             InvalidInput: it does not fit the signature; `path` names the place.
         """
         form = payload.convert(input, self._form, name="", error=InvalidInput, text_keys=True)
-        values = {one.name: getattr(form, slot) for slot, one in _slots(self._parameters)}
+        values = {name: getattr(form, slot) for slot, name in self._slots}
+        if self._positional is not None:  # each has a name to be given by
+            return (), {name: value for name, value in values.items() if value is not msgspec.UNSET}
         rest = next((one.name for one in self._parameters if one.kind is Parameter.VAR_POSITIONAL), None)
         all_by_position = bool(rest and values[rest])
         args: list[Any] = []

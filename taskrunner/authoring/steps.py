@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
 import anyio
 
@@ -79,6 +79,9 @@ class StepOptions:
     timeout: float | None = None
     returns: Any = payload.UNTYPED
     key: str = ""
+
+
+DEFAULTS: Final = StepOptions()
 
 
 class StepRunner:

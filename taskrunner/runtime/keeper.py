@@ -207,7 +207,7 @@ class Keeper:
         if task.session_id is not None:
             row = await self._store.messages.session(task.session_id)
             session = Session(row, lambda: self._store)
-        context = TaskContext(task, recorder, session, max_payload=self._settings.max_payload)
+        context = TaskContext(task, recorder, session, max_payload=self._settings.max_payload, loop=self._loop)
         return RunningTask(task, definition, recorder, context)
 
     def _settle(self, running: RunningTask) -> None:
@@ -269,7 +269,8 @@ class Keeper:
         if self.running.get(task.id) is not running:
             return
         del self.running[task.id]
-        self._watchdog.remove(running)
+        if running.forced or not running.body_ended:
+            self._watchdog.remove(running)
         self._asked.discard((task.id, task.attempt))
         running.recorder.end(LeaseLost())
         if not running.body_ended:
@@ -345,7 +346,10 @@ class Keeper:
                 running.force_at, running.forced = None, False
                 self._watchdog.force_after(running, WRITE_AGAIN)
                 return
-            status = None if isinstance(outcome, StoreError) else status_of(outcome)
+            if isinstance(outcome, StoreError) and not isinstance(outcome, Refused):
+                self._loop.post(self._fail, running, outcome)
+                return
+            status = None if isinstance(outcome, Refused) else status_of(outcome)
             self._loop.post(self._ended, running, statement, status, None)
 
         unit = self._store.tasks.ending(running.task.fence, statement)
@@ -356,7 +360,9 @@ class Keeper:
 
     def _progress_written(self, running: RunningTask) -> Callable[[Outcome], None]:
         def done(outcome: Outcome) -> None:
-            if isinstance(outcome, StoreError) and not isinstance(outcome, StoreBusy):
+            if isinstance(outcome, Refused):
                 self._loop.post(running.interrupt, "lost")
+            elif isinstance(outcome, StoreError):
+                self._loop.post(self._events.trouble, outcome, self._clock.monotonic())
 
         return done
