@@ -17,28 +17,24 @@ import anyio
 from taskrunner.authoring.context import TaskContext
 from taskrunner.authoring.history import History
 from taskrunner.authoring.recorder import Recorder
-from taskrunner.core.errors import LeaseLost, StoreBusy, StoreError, TaskRunnerError, error_text, error_type_of
+from taskrunner.core.errors import LeaseLost, StoreBusy, StoreError, TaskRunnerError
 from taskrunner.core.loop import LoopRef, Reply, detach
-from taskrunner.core.model import Fence
 from taskrunner.core.states import TERMINAL
 from taskrunner.resources.sessions import Session
 from taskrunner.runtime.attempt import Reason, RunningTask
+from taskrunner.runtime.ends import WRITE_AGAIN, Ends
 from taskrunner.runtime.watchdog import Watchdog
-from taskrunner.storage.engine import Refused, Rejected, Unit
+from taskrunner.storage.engine import Refused, Unit
 from taskrunner.storage.tasks import status_of
 
 if TYPE_CHECKING:
     from taskrunner.authoring.definition import TaskDefinition
     from taskrunner.core.model import Task
     from taskrunner.runtime.workshop import Workshop
-    from taskrunner.storage.engine import Outcome, Row, Statement
-    from taskrunner.storage.tasks import Recovered
+    from taskrunner.storage.engine import Outcome, Statement
 
 LET_GO = 1.0
 """Seconds that the bodies of a supervisor have to unwind when its lease is lost, before they are reported as leaked."""
-
-WRITE_AGAIN = 0.5
-"""Seconds after which an end that met a locked or full store is written again."""
 
 
 class Keeper:
@@ -58,6 +54,7 @@ class Keeper:
         self._events = workshop.events
         self._host = workshop.host
         self._owner = owner
+        self.ends = Ends(workshop, owner)
         self._group = group
         self._on_free = on_free
         self._loop = LoopRef()
@@ -93,25 +90,12 @@ class Keeper:
         definition = self._definitions.get(task.type)
         if definition is None:
             self._events.emit("task.unknown", task_id=task.id, task_type=task.type)
-            await self._end_unrun(task, self._store.tasks.release(task.fence, f"worker:{task.type}"))
+            await self.ends.write(task.fence, self._store.tasks.release(task.fence, f"worker:{task.type}"))
         elif not run:
-            await self._end_unrun(task, self._store.tasks.release(task.fence))
+            await self.ends.write(task.fence, self._store.tasks.release(task.fence))
         else:
             self.starting += 1
             detach(partial(self._keep, task, definition))
-
-    async def refuse_unreadable(self, row: Row) -> None:
-        """Fail a claimed row that cannot be read, so that it stands in nobody's way."""
-        fence = Fence(task_id=str(row[0]), owner=self._owner, attempt=int(str(row[18])), history_id=str(row[25]))
-        message = "its row is unreadable: something that is no taskrunner wrote it"
-        end = self._store.tasks.fail(fence, error_type="taskrunner.StoreError", error_message=message, retry_in=None)
-        await self._write_end(fence, end)
-
-    def tell_recovered(self, orphan: Recovered) -> None:
-        """Tell of a task that was found without a living owner."""
-        name = {"pending": "task.recovered", "failed": "task.quarantined"}.get(orphan.status, "task.cancelled")
-        fields = {"task_id": orphan.task_id, "task_type": orphan.type, "losses": orphan.losses}
-        self._events.emit(name, **fields)
 
     async def look_for_cancels(self) -> None:
         """Interrupt the running tasks whose cancel was asked for."""
@@ -174,7 +158,8 @@ class Keeper:
         try:
             running = await self._prepare(task, definition)
         except (TaskRunnerError, ValueError, TypeError) as error:  # its rows are odd, or its session is gone
-            await self._refuse(task, error)
+            await self.ends.write_unbegun(task, error)
+            self._freed()
             return None
         if self._over is not None:
             await self._end_unbegun(task)
@@ -184,20 +169,9 @@ class Keeper:
     async def _end_unbegun(self, task: Task) -> None:
         """Let go of a task that was still being prepared when everything here was asked to end."""
         if self._over != "lost":
-            await self._write_end(task.fence, self._store.tasks.release(task.fence))
+            await self.ends.write(task.fence, self._store.tasks.release(task.fence))
         name = "task.fenced" if self._over == "lost" else "task.released"
         self._events.emit(name, task_id=task.id, task_type=task.type, attempt=task.attempt)
-        self._freed()
-
-    async def _refuse(self, task: Task, error: Exception) -> None:
-        """Fail a task that cannot even begin, so that it stands in nobody's way; a busy store is no fault of it."""
-        if isinstance(error, StoreBusy):
-            await self._write_end(task.fence, self._store.tasks.release(task.fence))
-        else:
-            kind, text = error_type_of(error), error_text(error)
-            end = self._store.tasks.fail(task.fence, error_type=kind, error_message=text, retry_in=None)
-            await self._write_end(task.fence, end)
-            self._events.emit("task.failed", task_id=task.id, task_type=task.type, attempt=task.attempt, error=text)
         self._freed()
 
     async def _prepare(self, task: Task, definition: TaskDefinition[Any, Any]) -> RunningTask:
@@ -241,7 +215,7 @@ class Keeper:
 
         async def insist() -> None:
             try:
-                status = await self._write_end(running.task.fence, statement, before, outcome)
+                status = await self.ends.write(running.task.fence, statement, before, outcome)
             except BaseException as failure:  # noqa: BLE001 - the supervisor has to hear of it
                 self._fail(running, failure)
             else:
@@ -254,7 +228,8 @@ class Keeper:
     ) -> None:
         """Tell of an end that is written; of two that were tried at once (by the watchdog, too) the first counts."""
         if self.running.get(running.task.id) is running:
-            self._tell_end(running, statement, status, error)
+            self.ended += status in TERMINAL
+            self.ends.tell(running.task, statement, status, error)
             self._let_go(running)
 
     def _fail(self, running: RunningTask, failure: BaseException) -> None:
@@ -283,58 +258,6 @@ class Keeper:
         if not self.running and not self.starting:
             self._empty.set()
         self._on_free()
-
-    async def _write_end(
-        self,
-        fence: Fence,
-        statement: Statement,
-        before: list[Statement] | None = None,
-        failed: StoreError | None = None,
-    ) -> str | None:
-        """Write an end, however long the store is locked or full; None when the task is another's.
-
-        `failed`: how a first try went.
-        """
-        while True:
-            try:
-                if failed is not None:
-                    raise failed
-                return await self._store.tasks.end(fence, statement, before or ())
-            except (LeaseLost, Refused):
-                return None
-            except StoreBusy as error:
-                self._events.trouble(error, self._clock.monotonic())
-                await anyio.sleep(WRITE_AGAIN)
-            except Rejected as error:
-                if statement.name == "fail":
-                    raise
-                statement, before = (
-                    self._store.tasks.fail(
-                        fence, error_type=error_type_of(error), error_message=error_text(error), retry_in=None
-                    ),
-                    None,
-                )
-            failed = None
-
-    async def _end_unrun(self, task: Task, statement: Statement) -> None:
-        with anyio.CancelScope(shield=True):
-            await self._write_end(task.fence, statement)
-
-    def _tell_end(
-        self, running: RunningTask, statement: Statement, status: str | None, error: BaseException | None
-    ) -> None:
-        task = running.task
-        if status in TERMINAL:
-            self.ended += 1
-        name = {None: "task.fenced", "pending": "task.retried" if statement.name == "fail" else "task.released"}.get(
-            status, f"task.{status}"
-        )
-        fields: dict[str, object] = {"task_id": task.id, "task_type": task.type, "attempt": task.attempt}
-        if error is not None:
-            fields["error"] = error_text(error)
-        elif statement.name == "fail":
-            fields["error"] = statement.params["error_message"]
-        self._events.emit(name, **fields)
 
     # ── from other threads ───────────────────────────────────────────────────────────────────────────────────────────
     def _force(self, running: RunningTask) -> None:

@@ -167,11 +167,11 @@ class Supervisor:
 
     async def _take(self, claim: Claim, keeper: Keeper) -> None:
         for orphan in claim.recovered:
-            keeper.tell_recovered(orphan)
+            keeper.ends.tell_recovered(orphan)
         for task in claim.tasks:
             await keeper.take(task, run=not self._stopping)
         for row in claim.unreadable:
-            await keeper.refuse_unreadable(row)
+            await keeper.ends.write_unreadable(row)
 
     def _queues(self) -> list[str]:
         if self._settings.queues is not None:
