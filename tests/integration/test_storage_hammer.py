@@ -147,8 +147,8 @@ print("ready", flush=True)
 sys.stdin.readline()
 anyio.run(main)
 for fd in Path("/proc/self/fd").iterdir():
-    if fd.is_symlink() and "(deleted)" in os.readlink(fd):
-        print("deleted", os.readlink(fd))
+    if fd.is_symlink() and db.name in os.readlink(fd):
+        print("still open", os.readlink(fd))
 """
 
 
