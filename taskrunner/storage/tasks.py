@@ -164,8 +164,8 @@ class TaskStore:
                 Statement("living_owner", {"owner": owner}, expect_rows=1),
                 Statement("promote_due", {"now": now}),
                 Statement("recover", {"now": now}),
+                *put_back,  # first, for they had their turn already
                 *claims,
-                *put_back,
                 Statement("claimable_queues", {}),
             ),
         )

@@ -58,6 +58,12 @@ async def test_who_knows_the_type_takes_them(db: Path) -> None:
             assert [await handle.result(timeout=5) for handle in fresh] == list(range(5, 15))
 
 
+PUT_BACK = """
+INSERT INTO tasks(id, type, hold, waiting_for, run_at, max_retries, max_losses, history_id, created_at, updated_at)
+SELECT 'put-back', 'later', 3, 'worker:later', created_at, 3, 5, 'put-back', created_at, created_at FROM tasks LIMIT 1
+"""
+
+
 async def test_a_busy_supervisor_takes_them_too(db: Path) -> None:
     """A rolling deploy under load: what the old one puts back is run by the new one although that is never idle."""
     old, new = quick(db), quick(db)
@@ -82,16 +88,34 @@ async def test_a_busy_supervisor_takes_them_too(db: Path) -> None:
         scope = anyio.CancelScope()
         group.start_soon(keep_busy, scope)
         await anyio.sleep(0.2)
-        sql(
-            db,
-            "INSERT INTO tasks(id, type, hold, waiting_for, run_at, max_retries, max_losses, history_id, created_at,"
-            " updated_at) SELECT 'put-back', 'later', 3, 'worker:later', created_at, 3, 5, 'put-back', created_at,"
-            " created_at FROM tasks LIMIT 1",
-        )
+        sql(db, PUT_BACK)
         began = time.monotonic()
         assert await new.handle("put-back").result(timeout=3) == "ran"
         assert time.monotonic() - began < 1.5
         scope.cancel()
+
+
+async def test_a_backlog_does_not_stand_before_them(db: Path) -> None:
+    """They had their turn already: a full queue and a single slot do not keep them waiting to its end."""
+    runner = quick(db)
+    ran: list[str] = []
+
+    @runner.task
+    async def load() -> None:
+        ran.append("load")
+        await anyio.sleep(0.01)
+
+    @runner.task
+    async def later() -> None:
+        ran.append("later")
+
+    async with runner:
+        await runner.enqueue_many([load.bind() for _ in range(200)])
+        async with runner.working(concurrency=1):
+            await until(lambda: ran)
+            sql(db, PUT_BACK)
+            await until(lambda: "later" in ran)
+    assert len(ran) < 100
 
 
 async def test_they_are_taken_from_the_right_queues(db: Path) -> None:
