@@ -168,8 +168,9 @@ async def test_a_block_that_is_ended_from_outside_burns_nothing(db: Path, how: s
 
 
 async def test_the_file_stands_alone_after_the_stop(db: Path) -> None:
-    """One file: no WAL, no lock files, no folder."""
+    """One file: no WAL, no lock files, no folder; and in the program no async task of ours."""
     runner = quick(db)
+    before = asyncio.all_tasks()
 
     @runner.task
     async def one() -> int:
@@ -178,6 +179,7 @@ async def test_the_file_stands_alone_after_the_stop(db: Path) -> None:
     async with runner.working():
         assert await (await one.enqueue()).result(timeout=5) == 1
     assert [path.name for path in db.parent.iterdir()] == [db.name]
+    assert asyncio.all_tasks() == before
 
 
 async def test_openings_nest(db: Path) -> None:
