@@ -198,8 +198,13 @@ def _obstacles_to_writing(path: Path, found: os.stat_result | None) -> Iterator[
     if not _may(path.parent, os.W_OK | os.X_OK):
         yield f"user {os.geteuid()} may not write to its folder, where SQLite keeps its WAL"
     for beside in (path.with_name(path.name + suffix) for suffix in _SIDE_FILES):
-        if (other := _stat(beside)) and not _may(beside, os.R_OK | os.W_OK):
+        if (other := _stat(beside)) and _is_closed_to_us(beside):
             yield f"user {os.geteuid()} may not use {beside.name} beside it ({_owner(other)})"
+
+
+def _is_closed_to_us(beside: Path) -> bool:
+    """Whether one of the WAL's files may not be used: not when it has just gone, with another process's last connection."""
+    return all(_stat(beside) and not _may(beside, os.R_OK | os.W_OK) for _ in range(5))
 
 
 def _is_mounted_read_only(place: Path) -> bool:
