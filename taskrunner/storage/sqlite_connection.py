@@ -212,7 +212,7 @@ def translate(error: apsw.Error, path: Path) -> StoreError:  # noqa: PLR0911 - a
     if code == apsw.SQLITE_CORRUPT:
         return StoreError(f"{path}: the database is corrupt ({error}); restore it from a backup")
     if code in (apsw.SQLITE_READONLY, apsw.SQLITE_PERM, apsw.SQLITE_AUTH):
-        return StoreError(f"{path}: the store is read-only for this user")
+        return StoreError(f"{path}: this user may not write it, or not make the files that SQLite keeps beside it")
     if code == apsw.SQLITE_CANTOPEN:
         return StoreError(f"{path}: SQLite cannot open it ({_why_not(path)})")
     if getattr(error, "extendedresult", None) in FSYNC_ERRORS:
