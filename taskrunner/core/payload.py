@@ -7,7 +7,6 @@ What it would write although strict JSON has no word for it (NaN, endless intege
 from __future__ import annotations
 
 import hashlib
-import marshal  # noqa: TID251 - to compare by: nothing is ever loaded with it
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -50,7 +49,6 @@ _NAMED: Final = SCALARS - {type(None)}  # the values that an error shows
 _NO_CHOICE: Final = "invalid enum value"
 
 _DIGITS_TO_ZERO = bytes(48 if 48 <= byte <= 57 else 32 for byte in range(256))  # noqa: PLR2004 - "0" to "9", else a blank
-_NO_REFERENCES = 2  # the version of marshal that writes equal values as equal bytes, and floats in full
 _NINETEEN_DIGITS = b"0" * 19
 _NOT_FINITE = re.compile(rb"\xcb[\x7f\xff][\xf0-\xff]")  # a float 64 of MessagePack whose exponent is all ones
 _HUGE = re.compile(rb"\xcf[\x80-\xff]")  # an unsigned integer 64 of MessagePack from 2**63 on
@@ -118,7 +116,7 @@ def require_plain(value: object, *, name: str, error: Refusal, when: str = UNTYP
     Raises:
         InvalidInput: (or `InvalidResult`, as `error` says) a tuple, a set, a dataclass, an integer key, …
     """
-    if not _comes_back(value) and (found := places.fault(value, plain=when)):
+    if (found := places.fault(value, plain=when)):
         places.close_coroutines(value)
         raise _refused(name, *found, error)
 
@@ -132,7 +130,7 @@ def require_plain_where_open(value: object, annotation: Any, *, name: str, error
     reader = _reader_of(annotation)
     if reader.read is _decode_plain:
         require_plain(value, name=name, error=error, when=_why_untyped(annotation))
-    elif reader.shape and not _comes_back(value) and (found := reader.shape.fault(value)):
+    elif reader.shape and (found := reader.shape.fault(value)):
         places.close_coroutines(value)
         raise _refused(name, *found, error)
 
@@ -274,17 +272,6 @@ def _fingerprint_with_any_keys(value: object) -> bytes:
     except Exception:  # noqa: BLE001 - as above
         kind = type(value)
         return f"<{kind.__module__}.{kind.__qualname__}>".encode()
-
-
-def _comes_back(value: Any) -> bool:  # noqa: ANN401 - any value
-    """Whether a value is surely what JSON gives back, type by type: quick, and never wrongly True.
-
-    Marshal knows Python's own types alone, none of their subclasses, and tells a tuple from a list, True from 1.
-    """
-    try:
-        return marshal.dumps(value, _NO_REFERENCES) == marshal.dumps(_decode_plain(_encode(value)), _NO_REFERENCES)
-    except Exception:  # noqa: BLE001 - as in `encode`; the slow way finds out what it is
-        return False
 
 
 def _may_break_a_rule(value: object, data: bytes) -> bool:
