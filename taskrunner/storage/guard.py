@@ -203,7 +203,7 @@ def _obstacles_to_writing(path: Path, found: os.stat_result | None) -> Iterator[
 
 
 def _is_closed_to_us(beside: Path) -> bool:
-    """Whether one of the WAL's files may not be used: not when it has just gone, with another process's last connection."""
+    """Whether one of the WAL's files may not be used. That it has just gone, with its last user, is no such thing."""
     return all(_stat(beside) and not _may(beside, os.R_OK | os.W_OK) for _ in range(5))
 
 
