@@ -58,6 +58,16 @@ async def _wait(ctx: TaskContext, key: str) -> None:
         await asyncio.sleep(LOOK)
 
 
+@tasks.task(max_losses=3)
+async def guilty(ctx: TaskContext, how: str) -> None:
+    """Ends its process each time that it runs, and records nothing."""
+    with body(ctx):
+        write("kill", text="guilty")
+        if how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        os._exit(3)
+
+
 # ── zombies ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.chaos import job_app
+from tests.chaos import fate
 from tests.chaos.verdict import Verdict, judge
 from tests.chaos.witness import Line
 from tests.chaos.world import Process, World
@@ -109,7 +109,7 @@ class Lane:
         fresh = bool(self._plan.fresh_every) and number % self._plan.fresh_every == self._plan.fresh_every - 1
         started: Process | None = None
         while len(self._alive) < self._plan.supervisors:
-            started = self._start(fresh=fresh, env={job_app.DIE_AT: "claim"} if moment == "claim" else {})
+            started = self._start(fresh=fresh, env={fate.VARIABLE: "claim"} if moment == "claim" else {})
         victim = started or self._random.choice(self._alive)
         getattr(self, f"_at_{moment}")(victim, chance)
 

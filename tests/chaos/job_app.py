@@ -1,25 +1,23 @@
 """The program under fire: jobs of seven steps that tell a witness what they do, and a client that enqueues them.
 
 `taskrunner run tests.chaos.job_app:make` runs them. The environment may name a planted bug (`plants`), and a moment at
-which the process kills itself: `claim`, right after its first claim was committed.
+which the process kills itself (`fate`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from taskrunner import TaskContext, TaskRunner
 from taskrunner.cli import main as command
-from tests.chaos import gate_tasks, plants
+from tests.chaos import fate, gate_tasks, plants
 from tests.chaos.bodies import body, refusals, taken
 from tests.chaos.witness import write
 
 APP: Final = "tests.chaos.job_app:make"
-DIE_AT: Final = "TASKRUNNER_TEST_DIE_AT"
 STEPS: Final = ("plan", "search", "search#1", "search#2", "merge[left]", "merge[right]", "report")
 """The steps of every job, as the witness calls them."""
 
@@ -33,18 +31,12 @@ runner.include(gate_tasks.tasks)
 def make() -> TaskRunner:
     """The runner with the witness's listeners, and with the bug that was asked for."""
     plants.plant(os.environ.get(plants.VARIABLE, ""))
-    runner.on("task.started", _die_after_claim)
+    fate.decree(os.environ.get(fate.VARIABLE, ""), runner)
     for name in ("task.completed", "task.fenced"):
         runner.on(name, _tell)
     runner.on("lease.lost", lambda _fields: write("lost"))
     runner.on("supervisor.started", lambda _fields: write("supervising"))
     return runner
-
-
-def _die_after_claim(_fields: Mapping[str, Any]) -> None:
-    if os.environ.get(DIE_AT) == "claim":
-        write("kill", text="claim")
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _tell(fields: Mapping[str, Any]) -> None:

@@ -16,7 +16,8 @@ import pytest
 
 from taskrunner import TaskHandle, TaskRunner
 from tests.chaos import witness
-from tests.chaos.gate_tasks import plain_waiting, waiting
+from tests.chaos.gate_tasks import guilty, plain_waiting, waiting
+from tests.chaos.job_app import job
 from tests.chaos.look import answers, asked, value
 from tests.chaos.scene import line, supervisor
 from tests.chaos.verdict import damage
@@ -64,6 +65,30 @@ async def test_all_tasks_of_a_killed_supervisor_run_after_its_restart(world: Wor
         assert [attempt.outcome for attempt in info.attempts] == ["lost", "completed"]
         assert f"worker lost: process {killed.pid} " in str(info.attempts[0].error_message)
     assert set(effects(world).values()) == {1}
+    assert list(damage(world.db)) == []
+
+
+@pytest.mark.parametrize("how", ["kill", "exit"])
+async def test_a_task_that_ends_its_process_is_quarantined(world: World, client: TaskRunner, how: str) -> None:
+    """B09: after max_losses (3) deaths in a row it fails with the evidence; the ten tasks beside it are done."""
+    bad = await guilty.enqueue(how)
+    session = await client.sessions.create()
+    good = [await job.options(session_id=session.id).enqueue(f"k{number}", 0.001) for number in range(10)]
+    pids = []
+    for _ in range(3):
+        process = world.supervisor("--until-idle")
+        assert await anyio.to_thread.run_sync(process.wait, 10)
+        pids.append(process.pid)
+    last = world.supervisor("--until-idle")
+    assert await anyio.to_thread.run_sync(last.wait, 10)
+    info = await bad.info()
+    assert (info.task.status, info.task.attempt, info.task.losses) == ("failed", 3, 3)
+    assert [attempt.outcome for attempt in info.attempts] == ["lost"] * 3
+    evidence = str(info.task.error_message)
+    assert evidence.startswith("quarantined: ")
+    assert f"process {pids[-1]} " in evidence
+    assert [await handle.status() for handle in good] == ["completed"] * 10
+    assert world.complaints()
     assert list(damage(world.db)) == []
 
 
