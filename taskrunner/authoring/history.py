@@ -89,6 +89,10 @@ class History:
         self._body = current_caller()
         _lineage.set((self._body,))
 
+    def end(self) -> None:
+        """Say that the body has ended; its async task is calling, and holds nothing of this from now on."""
+        _lineage.set(())
+
     def number(self, name: str, scope: str = "", *, kind: Literal["step", "value", "write"] = "step") -> Number:
         """Number a call: of a step, of a value of the clock, or of a write that is no step (a message) and has no turn.
 
