@@ -36,6 +36,8 @@ class Watchdog:
         self._running: set[RunningTask] = set()
         self._changed = threading.Condition()
         self._closing = False
+        self._asleep = False
+        self._idle = False
         self._asked_at: float | None = None
         self._warned = False
         self._thread: threading.Thread | None = None
@@ -58,7 +60,7 @@ class Watchdog:
             running.deadline = self._clock.monotonic() + running.task.timeout
         with self._changed:
             self._running.add(running)
-            if len(self._running) == 1 or running.deadline is not None:
+            if self._asleep or running.deadline is not None:
                 self._changed.notify()
 
     def remove(self, running: RunningTask) -> None:
@@ -88,9 +90,10 @@ class Watchdog:
             if each.force_at is not None and now >= each.force_at and not each.forced:
                 each.forced = True
                 self._force(each)
+        was_idle, self._idle = self._idle, not running
         if not running:
             self._asked_at = None
-            return None
+            return None if was_idle else LOOK  # to be woken for each task would cost a busy supervisor more than a look
         self._ask(now, running)
         moments = [each.deadline for each in running] + [each.force_at for each in running if not each.forced]
         return min([LOOK, *(max(0.0, moment - now) for moment in moments if moment is not None)])
@@ -100,7 +103,9 @@ class Watchdog:
             pause = self.turn()
             with self._changed:
                 if not self._closing and (pause is not None or not self._running):
+                    self._asleep = pause is None
                     self._changed.wait(pause)
+                    self._asleep = False
 
     def _ask(self, now: float, running: list[RunningTask]) -> None:
         """Ask the loop for an answer; without one for too long, say once who blocks it."""
