@@ -84,7 +84,7 @@ def test_the_power_is_cut(tmp_path: Path, durability: str, seed: int) -> None:
     chance, seen = random.Random(seed), set()
     with judging() as judge, disk("recording") as bad:
         run = Run(tmp_path / "agent.db", bad, judge, seed, durability)
-        anyio.run(run.record, 30)
+        anyio.run(run.record, 45)
         for cut in cuts(run.start, run.log):
             for kind, image in cut.images(chance, 2):
                 digest = hashlib.sha256(repr((cut.acked, sorted(image.items()))).encode()).digest()
