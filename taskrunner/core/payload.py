@@ -116,7 +116,7 @@ def require_plain(value: object, *, name: str, error: Refusal, when: str = UNTYP
     Raises:
         InvalidInput: (or `InvalidResult`, as `error` says) a tuple, a set, a dataclass, an integer key, …
     """
-    if (found := places.fault(value, plain=when)):
+    if found := places.fault(value, plain=when):
         places.close_coroutines(value)
         raise _refused(name, *found, error)
 
