@@ -75,6 +75,7 @@ class Run:
         return "lost" if max(found) < cut.acked else "ahead"
 
 
+@pytest.mark.timeout(60)
 @pytest.mark.parametrize(("durability", "seed"), [("full", 1), ("full", 2), ("full", 3), ("normal", 4)])
 def test_the_power_is_cut(tmp_path: Path, durability: str, seed: int) -> None:
     """With "full" every acknowledged call survives; with "normal" a tail may be gone, and no file is broken (G7)."""
@@ -84,7 +85,7 @@ def test_the_power_is_cut(tmp_path: Path, durability: str, seed: int) -> None:
     chance, seen = random.Random(seed), set()
     with judging() as judge, disk("recording") as bad:
         run = Run(tmp_path / "agent.db", bad, judge, seed, durability)
-        anyio.run(run.record, 45)
+        anyio.run(run.record, 34)
         for cut in cuts(run.start, run.log):
             for kind, image in cut.images(chance, 2):
                 digest = hashlib.sha256(repr((cut.acked, sorted(image.items()))).encode()).digest()
@@ -99,5 +100,5 @@ def test_the_power_is_cut(tmp_path: Path, durability: str, seed: int) -> None:
                 assert verdict == "right" or (durability == "normal" and verdict == "lost"), (kind, cut.acked, state)
                 for path in place.iterdir():
                     path.unlink()
-    assert said.total() > 200, said
+    assert said.total() > 150, said
     assert bool(said["lost"]) == (durability == "normal")  # the control: these images do find a commit without a sync
