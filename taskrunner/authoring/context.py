@@ -190,6 +190,9 @@ class TaskContext(StepRunner):
         await recorder.admit()
         step = current_step.get()
         if step is not None and step.recorder is recorder:
+            if step.over:
+                text = f"step {step.number.label!r} has ended without this message: await inside of it what adds one"
+                raise NotInStep(text)
             keyed = _keyed(new, recorder.fence.history_id, step.write_key)
             step.writes.append(recorder.store.messages.add(keyed))
             return _unwritten(new, recorder.clock.now())

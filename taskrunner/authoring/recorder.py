@@ -10,7 +10,7 @@ import anyio.lowlevel
 
 from taskrunner.authoring.history import History, Number
 from taskrunner.core.errors import AttemptOver, LeaseLost, NonDeterministicStep, StoreBusy
-from taskrunner.core.loop import has_ended, has_returned
+from taskrunner.core.loop import Reply, detach, has_ended, has_returned
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +24,7 @@ WRITE_AGAIN = 0.5
 """Seconds after which a write that met a locked or full store is tried again."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Pending:
     """A record that waits for a write that may depend on it: a failure that the body caught, or a `ctx.now()`."""
 
@@ -40,9 +40,11 @@ class _Pending:
         A failure that left its async task is known to those that the task descends from, which may have caught it:
         its siblings must not write it, for perhaps nobody catches it, and then it is to be run again.
         """
+        if self.lineage is None:  # also of a step that was called before: it may have read the value since
+            return True
         if number.call < self.after:
             return False
-        if self.lineage is None or self.lineage[-1] is number.caller:
+        if self.lineage[-1] is number.caller:
             return True
         if not has_ended(self.lineage[-1]):
             return False
@@ -63,6 +65,9 @@ class Recorder:
         """Why it takes no new steps: it is asked to end, and may clean up."""
         self.recorded_steps = 0
         self._pending: list[_Pending] = []
+        self._carrying: anyio.Event | None = None
+        """Set when the write has ended that carries some of them; None: there is none under way."""
+        self._carried: frozenset[_Pending] = frozenset()
         self._progress: tuple[float, str] | None = None
 
     def check(self, *, new_step: bool = False) -> None:
@@ -129,32 +134,50 @@ class Recorder:
         Raises:
             LeaseLost: the task was taken from this attempt, and nothing was written.
         """
-        await self.admit()
-        riders = [pending for pending in self._pending if pending.is_known_to(number)]
+        while True:
+            await self.admit()
+            riders = [pending for pending in self._pending if pending.is_known_to(number)]
+            if riders and self._carrying is not None:  # another write may be carrying them at this moment
+                await self._carrying.wait()
+                continue
+            try:
+                return await (self._carry(statements, riders) if riders else self._commit(statements, riders))
+            except StoreBusy:  # however long it is locked or full: the body's work is done, and it is not at fault
+                await anyio.sleep(WRITE_AGAIN)
+
+    async def _carry(self, statements: Sequence[Statement], riders: Sequence[_Pending]) -> list[Rows]:
+        """Commit with records on which other writes may depend: it is seen through when its wait is cancelled."""
+        reply: Reply[list[Rows]] = Reply()
+        carrying, self._carried = anyio.Event(), frozenset(riders)
+        self._carrying = carrying
+
+        async def carry() -> None:
+            try:
+                reply.give(await self._commit(statements, riders))
+            except BaseException as error:  # noqa: BLE001 - it is raised again where the write is awaited
+                reply.fail(error)
+            finally:
+                self._carrying, self._carried = None, frozenset()
+                carrying.set()
+
+        detach(carry)
+        return await reply.wait()
+
+    async def _commit(self, statements: Sequence[Statement], riders: Sequence[_Pending]) -> list[Rows]:
         ride = [rider.statement for rider in riders]
-        if riders:
-            self._pending = [pending for pending in self._pending if pending not in riders]
         progress, self._progress = self._progress, None
         if progress is not None:
             ride.append(self.store.tasks.progress(self.fence, *progress))
         try:
-            results = await self._commit([*ride, *statements])
+            results = await self.store.journal.write([*ride, *statements])
         except LeaseLost as lost:
             raise self.end(lost) from None
-        except Exception:  # but not a cancellation, which takes nothing back
-            self._pending = [*riders, *self._pending]
+        except Exception:
             self._progress = self._progress or progress
             raise
+        written = set(riders)
+        self._pending = [pending for pending in self._pending if pending not in written]
         return results[len(ride) :]
-
-    async def _commit(self, statements: Sequence[Statement]) -> list[Rows]:
-        """Commit, however long the store is locked or its disk full: the body's work is done, and not at fault."""
-        while True:
-            try:
-                return await self.store.journal.write(statements)
-            except StoreBusy:
-                await anyio.sleep(WRITE_AGAIN)
-                self.check()
 
     def show(self, fraction: float, message: str) -> None:
         """Keep the latest progress; it is written with the next step, or by `take_progress`."""
@@ -169,6 +192,5 @@ class Recorder:
         return self.store.tasks.progress(self.fence, fraction, message)
 
     def take_pending(self) -> list[Statement]:
-        """All that was postponed, for the commit that ends a completed attempt."""
-        pending, self._pending = self._pending, []
-        return [record.statement for record in pending]
+        """All that was postponed and is not on its way, for the commit that ends a completed attempt."""
+        return [pending.statement for pending in self._pending if pending not in self._carried]

@@ -23,6 +23,7 @@ from taskrunner.core.errors import (
     StepFailed,
     error_text,
     error_type_of,
+    name_of_type,
 )
 from taskrunner.core.hints import is_async
 from taskrunner.core.loop import call_in_thread
@@ -40,6 +41,8 @@ T = TypeVar("T")
 MAX_NAME = 200
 """Characters of a step's name or key at most."""
 
+_FAIL = name_of_type(Fail)
+
 _SEPARATOR = "\x1f"  # no name of a step holds it: they are printable
 
 
@@ -50,6 +53,8 @@ class StepScope:
     recorder: Recorder
     number: Number
     writes: list[Statement] = field(default_factory=list)
+    over: bool = False
+    """Whether this run of the function has ended: what it has left running joins no commit."""
 
     @property
     def idempotency_key(self) -> str:
@@ -136,24 +141,29 @@ class StepRunner:
         if recorded is not None:
             return self._replay(number, recorded, returns)
         await recorder.admit(new_step=True)
-        scope = StepScope(recorder, number)
         try:
-            result = await self._run(scope, fn, args, kwargs)
-        except (Retry, Fail):
+            result, writes = await self._run(number, fn, args, kwargs)
+        except Retry:
             raise
         except Exception as error:
-            failure = StepFailed(number.label, error_type_of(error), error_text(error))
-            described = (failure.error_type, failure.details)
+            failed = StepFailed(number.label, error_type_of(error), error_text(error))
+            described = (failed.error_type, failed.details)
+            if isinstance(error, Fail):
+                described = (_FAIL, failed.details.removeprefix(f"{failed.error_type}: "))
             recorder.postpone(number, recorder.step(number, digest, value=None, failure=described), failure=True)
-            raise failure from error
+            if isinstance(error, Fail):
+                raise
+            raise failed from error
         what = f"the result of step {number.label!r}"
         text, value = payload.record(result, returns, name=what, error=InvalidResult, limit=self.max_payload)
-        await recorder.write([recorder.step(number, digest, value=text), *scope.writes], number)
+        await recorder.write([recorder.step(number, digest, value=text), *writes], number)
         recorder.recorded_steps += 1
         return value
 
     def _replay(self, number: Number, recorded: Step, returns: Any) -> Any:  # noqa: ANN401 - as fn returns
         if recorded.value is None:
+            if recorded.error_type == _FAIL:
+                raise Fail(recorded.error or "")
             raise StepFailed(number.label, recorded.error_type or "", recorded.error or "")
         what = f"the recorded result of step {number.label!r}"
         try:
@@ -163,18 +173,21 @@ class StepRunner:
             raise self._recorder.end(NonDeterministicStep(message)) from None
 
     async def _run(
-        self, scope: StepScope, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> Any:  # noqa: ANN401 - as fn returns
-        """Run the function, again after errors as the options say. The waits between are not recorded."""
+        self, number: Number, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Any, list[Statement]]:
+        """Run the function, again after errors as the options say: its result, and the writes that join its commit.
+
+        The waits between are not recorded. Each run has its own scope: a thread of one that was given up goes on.
+        """
         options = self._options
         retries = 0
         while True:
-            scope.writes.clear()
+            scope = StepScope(self._recorder, number)
             token = current_step.set(scope)
             try:
                 if options.timeout is None:
-                    return await _call(fn, args, kwargs)
-                return await _call_within(options.timeout, scope.number.label, fn, args, kwargs)
+                    return await _call(fn, args, kwargs), scope.writes
+                return await _call_within(options.timeout, number.label, fn, args, kwargs), scope.writes
             except (Retry, Fail):
                 raise
             except Exception as error:
@@ -185,6 +198,7 @@ class StepRunner:
                 retries += 1
             finally:
                 current_step.reset(token)
+                scope.over = True
             await anyio.sleep(delay)
             await self._recorder.admit(new_step=True)
 
