@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 MAX_ERROR_TEXT = 4_096
 """Characters of an error's text that are stored; a longer one is cut and says so."""
 
+MAX_DEPTH = 5
+"""Levels of a group of errors that its text tells of: groups may hold groups without end."""
+
 MAX_TRACEBACK_TEXT = 8_192
 """Characters of a traceback that are stored with an ended attempt, counted from its end."""
 
@@ -201,8 +204,11 @@ class NonDeterministicStep(AttemptOver):
 
 
 def error_type_of(error: BaseException) -> str:
-    """Name an error's class as users write it: `ValueError`, `httpx.ReadTimeout`, `taskrunner.Fail`."""
-    return name_of_type(type(error))
+    """Name an error's class in storable text, as users write it: `ValueError`, `taskrunner.Fail`."""
+    try:
+        return safe_text(name_of_type(type(error)))
+    except Exception:  # noqa: BLE001 - its metaclass may raise anything, and the task must still end
+        return "(an error whose class has no name)"
 
 
 def name_of_type(kind: type[BaseException]) -> str:
@@ -239,14 +245,14 @@ def safe_text(text: str, limit: int = MAX_ERROR_TEXT) -> str:
     return clean if len(clean) <= limit else f"{clean[:limit]}… ({len(clean):,} characters in all)"
 
 
-def error_text(error: BaseException) -> str:
-    """Describe an error in bounded, storable text, whatever its `__str__` does."""
+def error_text(error: BaseException, depth: int = MAX_DEPTH) -> str:
+    """Describe an error in bounded, storable text, whatever its `__str__` does; of a group `depth` levels."""
     try:
         text = str(error)
-    except Exception as broken:  # noqa: BLE001 - a user's __str__ may raise anything, and the task must still end
-        text = f"(its text cannot be read: __str__ raised {type(broken).__qualname__})"
-    if isinstance(error, BaseExceptionGroup):
-        parts = "; ".join(f"{error_type_of(part)}: {error_text(part)}" for part in error.exceptions[:3])
+    except BaseException as broken:  # noqa: BLE001 - a user's __str__ may raise anything, and the task must still end
+        text = f"(its text cannot be read: __str__ raised {error_type_of(broken)})"
+    if isinstance(error, BaseExceptionGroup) and depth > 0:
+        parts = "; ".join(f"{error_type_of(part)}: {error_text(part, depth - 1)}" for part in error.exceptions[:3])
         text = f"{text}: {parts}"
     return safe_text(f"{error_type_of(error)}: {text}" if text else error_type_of(error))
 
@@ -255,8 +261,8 @@ def traceback_text(error: BaseException) -> str:
     """The end of an error's traceback as storable text, without the values of local variables."""
     try:
         lines = traceback.format_exception(error, limit=-20, chain=False)
-    except Exception as broken:  # noqa: BLE001 - formatting calls the user's __str__
-        return f"(no traceback: {type(broken).__qualname__} while it was formatted)"
+    except BaseException as broken:  # noqa: BLE001 - formatting calls the user's __str__, and itself for each group
+        return f"(no traceback: {error_type_of(broken)} while it was formatted)"
     return safe_text("".join(lines)[-MAX_TRACEBACK_TEXT:], MAX_TRACEBACK_TEXT)
 
 
