@@ -93,6 +93,10 @@ def moment(text: str) -> datetime:
     """The aware UTC datetime of a text made by `stamp`.
 
     Raises:
-        ValueError: the text is not an ISO 8601 instant.
+        ValueError: the text is not an ISO 8601 instant, or it has no zone.
     """
-    return datetime.fromisoformat(text)
+    instant = datetime.fromisoformat(text)
+    if instant.tzinfo is None:
+        message = f"{text!r} has no time zone"
+        raise ValueError(message)
+    return instant

@@ -171,6 +171,24 @@ def detach(call: Callable[[], Coroutine[Any, Any, None]]) -> None:
     task.add_done_callback(_detached.discard)
 
 
+async def see_through(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Await a coroutine to its end, however often the wait for it is cancelled; a cancellation counts after it.
+
+    A shielded scope keeps anyio's cancellations out, but not the event loop's own, such as `task.cancel()`.
+    """
+    task = asyncio.get_running_loop().create_task(call())
+    cancelled: asyncio.CancelledError | None = None
+    with anyio.CancelScope(shield=True):
+        while not task.done():
+            try:
+                await asyncio.wait([task])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled from task.exception()
+    return task.result()
+
+
 def current_caller() -> object:
     """The async task that is running, or the thread where there is none: who makes a call, told apart by identity."""
     if (thread := acting_for.get()) is not None:

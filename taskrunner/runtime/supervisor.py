@@ -6,17 +6,19 @@ When its lease was taken (it had been suspended for too long) everything in it e
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
 
 from taskrunner.core.errors import LeaseLost, StoreBusy, StoreError
+from taskrunner.core.loop import see_through
 from taskrunner.runtime.keeper import Keeper
 from taskrunner.runtime.leases import Lease
 from taskrunner.storage.tasks import CANCEL, WORK
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from taskrunner.runtime.workshop import Workshop
     from taskrunner.storage.changes import News
@@ -46,8 +48,8 @@ class Supervisor:
         self._settings = workshop.settings
         self._clock = workshop.clock
         self._events = workshop.events
-        self._hot: dict[str, None] = {}
-        self._turns = 0
+        self._hot: list[str] = []
+        self._served = ""
         self._stopping = False
         self._until_idle = False
         self._wake: Callable[[], None] = lambda: None
@@ -126,8 +128,7 @@ class Supervisor:
             self._events.emit("supervisor.stopping", supervisor_id=lease.id, running=len(keeper.running))
             await self._drain(keeper)
         finally:
-            with anyio.CancelScope(shield=True):
-                await self._abandon(keeper)
+            await see_through(partial(self._abandon, keeper))
 
     # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────────
     async def _claims(self, lease: Lease, keeper: Keeper, news: News) -> None:
@@ -141,20 +142,25 @@ class Supervisor:
             look_at = now + self._settings.sweep if now >= look_at else look_at
             if claim is None:
                 continue
-            if claim.tasks or (claim.queues and not self._stopping and self._may_claim(claim.queues)):
+            if claim.tasks or (claim.unasked and self._settings.queues is None and not self._stopping):
                 continue
-            if self._until_idle and keeper.free == keeper.slots and not claim.recovered:
+            if self._until_idle and keeper.free == keeper.slots and not claim.recovered and not claim.promoted:
                 return
             await news.wait(await self._pause())
 
     async def _claim(self, lease: Lease, keeper: Keeper, *, look_for_known: bool) -> Claim | None:
         """Claim once. The answer is not lost to a cancellation: what was claimed is run or handed back."""
         known = list(self._definitions) if look_for_known else []
+        asked = self._queues()
+
+        async def claim_and_take() -> Claim:
+            only = self._settings.queues
+            claim = await self._store.tasks.claim(lease.id, asked, keeper.slots, known, only=only)
+            await self._take(claim, keeper)
+            return claim
+
         try:
-            with anyio.CancelScope(shield=True):
-                only = self._settings.queues
-                claim = await self._store.tasks.claim(lease.id, self._queues(), keeper.slots, known, only=only)
-                await self._take(claim, keeper)
+            claim = await see_through(claim_and_take)
         except LeaseLost:
             lease.lose()
             return None
@@ -162,7 +168,10 @@ class Supervisor:
             self._events.trouble(error, self._clock.monotonic())
             await anyio.sleep(self._settings.sweep)
             return None
-        self._hot = dict.fromkeys([*(task.queue for task in claim.tasks), *claim.queues, *self._hot][:HOT_QUEUES])
+        served = {task.queue for task in claim.tasks}
+        self._served = next((name for name in reversed(asked) if name in served), self._served)
+        left = self._in_turn(claim.queues)
+        self._hot = [*dict.fromkeys([*left[: HOT_QUEUES // 2], *served, *left, *self._hot])][:HOT_QUEUES]
         return claim
 
     async def _take(self, claim: Claim, keeper: Keeper) -> None:
@@ -174,15 +183,11 @@ class Supervisor:
             await keeper.ends.write_unreadable(row)
 
     def _queues(self) -> list[str]:
-        if self._settings.queues is not None:
-            return list(self._settings.queues)
-        names = sorted(self._hot)
-        self._turns += 1
-        turn = self._turns % len(names) if names else 0
-        return names[turn:] + names[:turn]  # each queue is first in its turn, so that none starves beside a full one
+        return self._in_turn(self._hot if self._settings.queues is None else self._settings.queues)
 
-    def _may_claim(self, left: list[str]) -> bool:
-        return self._settings.queues is None or any(name in self._settings.queues for name in left)
+    def _in_turn(self, names: Iterable[str]) -> list[str]:
+        """Queues in the order of their turns: no one starves beside full ones, however many they are."""
+        return sorted(names, key=lambda name: (name <= self._served, name))
 
     async def _pause(self) -> float:
         """Seconds until there is something to do that no news will tell of."""

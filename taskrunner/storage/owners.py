@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -91,8 +92,12 @@ class Owners:
         await self._engine.write(Unit((Statement("bury", params),), topics=(WORK,)))
 
     async def living(self) -> list[SupervisorRow]:
-        """The supervisors whose row has not ended."""
-        return [supervisor_of(row) for row in await self._engine.read(Statement("living_supervisors", {}))]
+        """The supervisors whose row has not ended; one that something else wrote, and nobody can read, is no help."""
+        rows: list[SupervisorRow] = []
+        for row in await self._engine.read(Statement("living_supervisors", {})):
+            with suppress(ValueError, TypeError):
+                rows.append(supervisor_of(row))
+        return rows
 
     async def all(self, limit: int = 100) -> list[SupervisorRow]:
         """The newest supervisors, living and ended."""

@@ -34,7 +34,7 @@ def task_of(row: Row) -> Task:
         if columns["output"] is not None:
             columns["output"] = _decode(columns["output"])
         return msgspec.convert(columns, Task)  # it reads the instants, and refuses a value that is of another type
-    except (TypeError, msgspec.MsgspecError) as error:
+    except (TypeError, RecursionError, msgspec.MsgspecError) as error:
         message = f"task {columns['id']}: its row is unreadable ({error})"
         raise StoreError(message) from error
 

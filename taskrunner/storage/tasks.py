@@ -52,12 +52,17 @@ class Recovered:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What one claim brought: the tasks to run, the orphans found, and the queues that have more."""
+    """What one claim brought: the tasks to run, the orphans found, and the queues that have more.
+
+    `unasked` are those of them from which nothing was asked for, `promoted` is how many delayed tasks became due.
+    """
 
     tasks: list[Task]
     unreadable: list[Row]
     recovered: list[Recovered]
     queues: list[str]
+    unasked: list[str]
+    promoted: int
 
 
 class TaskStore:
@@ -176,10 +181,12 @@ class TaskStore:
             results = await self._engine.write(unit)
         except Refused:
             raise LeaseLost from None
-        _alive, _due, recovered, *claimed, left = results
+        _alive, due, recovered, *claimed, last = results
         tasks, unreadable = _readable([row for rows in claimed for row in rows])
         tasks.sort(key=lambda task: (task.priority, task.seq))
-        return Claim(tasks, unreadable, [Recovered(*row) for row in recovered], [str(row[0]) for row in left])  # type: ignore[arg-type]
+        left = [str(row[0]) for row in last]
+        found = [Recovered(*row) for row in recovered]  # type: ignore[arg-type]
+        return Claim(tasks, unreadable, found, left, [name for name in left if name not in queues], len(due))
 
     async def next_due(self) -> datetime | None:
         """When the next delayed task becomes due; None as well for a moment that nobody can read."""

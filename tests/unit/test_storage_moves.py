@@ -26,6 +26,7 @@ def fitting(old: Status, new: Status) -> Fields:
     }
     if new == "running":
         change["attempt"] = 2 if INTO[old][:1] == [CLAIM] else 1
+        change["started_at"] = LATER
     if old in TERMINAL:
         change["series"] = 1
     return change

@@ -93,7 +93,10 @@ CREATE TABLE tasks(
   CHECK ((status = 'running') = (lease_owner IS NOT NULL)),
   CHECK ((status IN ('completed', 'failed', 'cancelled')) = (completed_at IS NOT NULL)),
   CHECK ((status = 'completed') = (output IS NOT NULL)),
-  CHECK (cancel_requested_at IS NULL OR status IN ('running', 'cancelled'))
+  CHECK (cancel_requested_at IS NULL OR status IN ('running', 'cancelled')),
+  CHECK (waiting_for IS NULL OR status = 'pending'),
+  CHECK (status <> 'running' OR started_at IS NOT NULL),
+  CHECK (typeof(id) = 'text' AND typeof(type) = 'text' AND typeof(queue) = 'text' AND typeof(history_id) = 'text')
 );
 
 CREATE TABLE steps(
@@ -173,7 +176,8 @@ CREATE TABLE supervisors(
   beat_at TEXT NOT NULL,
   ended_at TEXT,
   ended_how TEXT,
-  CHECK ((ended_at IS NULL) = (ended_how IS NULL))
+  CHECK ((ended_at IS NULL) = (ended_how IS NULL)),
+  CHECK (typeof(pid) = 'integer' AND typeof(start_time) = 'integer' AND typeof(expires_at) = 'integer' AND typeof(lock_name) = 'text')
 ) WITHOUT ROWID;
 
 -- The last commit of each writer: how a commit that ended in an error is looked up.
@@ -262,7 +266,8 @@ CREATE TRIGGER tasks_attempt_ended AFTER UPDATE OF status ON tasks WHEN OLD.stat
 BEGIN
   INSERT INTO attempts(task_id, attempt, series, owner, started_at, ended_at, outcome, error_type, error_message, traceback)
   VALUES (OLD.id, OLD.attempt, OLD.series, OLD.lease_owner, OLD.started_at, NEW.updated_at, NEW.outcome,
-          NEW.error_type, NEW.error_message, NEW.traceback);
+          NEW.error_type, NEW.error_message, NEW.traceback)
+  ON CONFLICT (task_id, attempt) DO NOTHING; -- somebody wrote it by hand: that must not keep the task from ending
 END;
 
 CREATE TRIGGER tasks_running_stays BEFORE DELETE ON tasks WHEN OLD.status = 'running'

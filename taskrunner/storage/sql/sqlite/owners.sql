@@ -20,8 +20,10 @@ UPDATE supervisors SET expires_at = :expires_at, beat_at = :now WHERE id = :id A
 -- name: living_owner
 SELECT 1 FROM supervisors WHERE id = :owner AND ended_at IS NULL
 
+-- A row that holds text which is not UTF-8 was written by something that is no taskrunner: it must not hide the others.
 -- name: living_supervisors
 SELECT {supervisor_columns} FROM supervisors WHERE ended_at IS NULL
+  AND is_utf8(CAST(concat_ws(' ', id, boot_id, pid_namespace, host, lock_name, started_at, beat_at) AS BLOB))
 
 -- name: supervisors
 SELECT {supervisor_columns} FROM supervisors ORDER BY started_at DESC, id LIMIT :limit

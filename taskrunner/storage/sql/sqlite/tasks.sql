@@ -49,6 +49,7 @@ SELECT id FROM tasks INDEXED BY tasks_unique WHERE type = :type AND unique_key =
 -- name: promote_due
 UPDATE tasks INDEXED BY sqlite_autoindex_tasks_1 SET hold = 0
 WHERE id IN (SELECT id FROM tasks INDEXED BY tasks_due WHERE status = 'pending' AND hold = 1 AND run_at <= :now ORDER BY run_at LIMIT 1000)
+RETURNING 1
 
 -- Running rows whose owner is gone: to be run again, at most max_losses times in a row. An attempt that recorded a step
 -- was no poison, so it starts the count afresh. Each owner is looked at once, not each of its tasks.
@@ -61,7 +62,7 @@ WITH RECURSIVE owners(owner) AS (
 orphans AS MATERIALIZED (
   SELECT t.id AS id, s.ended_how AS ended_how, s.pid AS pid, s.host AS host,
     CASE WHEN EXISTS (SELECT 1 FROM steps INDEXED BY sqlite_autoindex_steps_1 WHERE steps.history_id = t.history_id AND steps.attempt = t.attempt AND steps.task_id = t.id)
-         THEN 1 ELSE t.losses + 1 END AS losses
+         THEN 1 ELSE min(t.losses + 1, t.max_losses) END AS losses
   FROM owners LEFT JOIN supervisors s ON s.id = owner
     CROSS JOIN tasks t INDEXED BY tasks_running ON t.status = 'running' AND t.lease_owner = owner
   WHERE s.id IS NULL OR s.ended_at IS NOT NULL LIMIT 1000)
