@@ -65,6 +65,7 @@ class Keeper:
         self._over: Reason | None = None
         self.running: dict[str, RunningTask] = {}
         self.starting = 0
+        self._settling = 0
         self.leaked: set[RunningTask] = set()
         """Attempts whose body went on after their end was written: code that cannot be stopped."""
         self.ended = 0
@@ -82,8 +83,13 @@ class Keeper:
 
     @property
     def free(self) -> int:
-        """How many more tasks may run."""
-        return self.slots - len(self.running) - self.starting
+        """How many more tasks may be claimed: a claim is written behind the ends that are on their way."""
+        return self.slots - len(self.running) - self.starting + self._settling
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing of this incarnation is running."""
+        return not self.running and not self.starting
 
     async def take(self, task: Task, *, run: bool) -> None:
         """Run a claimed task, or hand it back."""
@@ -129,7 +135,7 @@ class Keeper:
 
     async def all_ended(self) -> None:
         """Wait until no task of this incarnation is running."""
-        while self.running or self.starting:
+        while not self.is_empty:
             self._empty = anyio.Event()
             await self._empty.wait()
 
@@ -199,6 +205,9 @@ class Keeper:
             self._store.engine.write_soon(unit, partial(self._settled, running, statement, before, error))
         except BaseException as failure:  # noqa: BLE001 - the supervisor has to hear of it
             self._fail(running, failure)
+        else:
+            self._settling += 1
+            self._on_free()
 
     def _settled(
         self,
@@ -209,6 +218,7 @@ class Keeper:
         outcome: Outcome,
     ) -> None:
         """Hear how the writing of an end went; one that did not go well is a longer story."""
+        self._settling -= 1
         if not isinstance(outcome, StoreError):
             self._ended(running, statement, status_of(outcome), error)
             return
@@ -255,7 +265,7 @@ class Keeper:
         self._freed()
 
     def _freed(self) -> None:
-        if not self.running and not self.starting:
+        if self.is_empty:
             self._empty.set()
         self._on_free()
 

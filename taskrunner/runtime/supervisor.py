@@ -144,7 +144,7 @@ class Supervisor:
                 continue
             if claim.tasks or (claim.unasked and self._settings.queues is None and not self._stopping):
                 continue
-            if self._until_idle and keeper.free == keeper.slots and not claim.recovered and not claim.promoted:
+            if self._until_idle and keeper.is_empty and not claim.recovered and not claim.promoted:
                 return
             await news.wait(await self._pause())
 
@@ -233,7 +233,7 @@ class Supervisor:
 
     async def _abandon(self, keeper: Keeper) -> None:
         """Hand back what still runs, and see it through: nothing is left running under our name."""
-        while keeper.free < keeper.slots:
+        while not keeper.is_empty:
             keeper.hand_back(CLEAN_UP)
             with anyio.move_on_after(CLEAN_UP):  # one that was just starting is asked in the next round
                 await keeper.all_ended()
