@@ -6,10 +6,12 @@ import threading
 from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import anyio
 import anyio.lowlevel
+import uuid6
 
 from taskrunner.authoring.retry import RetryOn, RetryPolicy, Wait
 from taskrunner.authoring.steps import DEFAULTS, StepRunner, current_step, step_options
@@ -158,28 +160,36 @@ class TaskContext(StepRunner):
         await anyio.lowlevel.checkpoint()
 
     def now(self) -> datetime:
-        """The time, aware and in UTC: the same on replay. Inside a step it is the time itself."""
-        return moment(self._once("ctx.now", lambda: stamp(self._recorder.clock.now())))
+        """The time, aware and in UTC: the same on replay, once anything recorded may depend on it.
+
+        Inside a step it is the time itself.
+        """
+        return moment(self._once("ctx.now", lambda _bits: stamp(self._recorder.clock.now())))
 
     def random(self) -> float:
-        """A random number, 0.0 <= x < 1.0: the same on replay."""
-        return float(self._once("ctx.random", self._recorder.clock.random))
+        """A random number, 0.0 <= x < 1.0: the same in every attempt of the task."""
+        return float(self._once("ctx.random", lambda bits: (bits >> 75) / (1 << 53)))
 
     def uuid(self) -> str:
-        """A new UUID: the same on replay."""
-        return str(self._once("ctx.uuid", self._recorder.clock.new_id))
+        """A new UUID (version 8): the same in every attempt of the task, so that it can be a key for a service."""
+        return str(self._once("ctx.uuid", lambda bits: str(uuid6.UUID(int=bits, version=8))))
 
-    def _once(self, name: str, make: Callable[[], Any]) -> Any:  # noqa: ANN401 - as made
-        """A value that is recorded with its caller's next write: until then, nothing that lasts can depend on it."""
+    def _once(self, name: str, make: Callable[[int], Any]) -> Any:  # noqa: ANN401 - as made
+        """A value that is recorded with its caller's next write: until then, nothing in the store can depend on it.
+
+        `make` gets 128 bits. They follow from the task's history, so what leaves the store before that write (in a step
+        that dies half-way) is the same the next time.
+        """
         recorder = self._recorder
         if current_step.get() is not None:
-            return make()
+            return make(recorder.clock.bits(128))
         recorder.check()
         number = recorder.history.number(name, kind="value")
         recorded = recorder.recorded(number, _NO_ARGUMENTS)
         if recorded is not None and recorded.value is not None:
             return decode(recorded.value, Any, name=name, error=InvalidInput)
-        value = make()
+        parts = (recorder.fence.history_id, name, str(number.occurrence))
+        value = make(int.from_bytes(blake2b("\x1f".join(parts).encode(), digest_size=16).digest()))
         text = encode(value, name=name, error=InvalidInput)
         recorder.postpone(number, recorder.step(number, _NO_ARGUMENTS, value=text), failure=False)
         return value

@@ -223,6 +223,25 @@ async def test_time_and_chance_are_the_same_on_replay(db: Path) -> None:
     assert inside[0] > seen[0][3]  # inside a step it is the time itself
 
 
+async def test_a_key_that_left_with_a_step_that_died_is_the_same_again(db: Path) -> None:
+    """`ctx.uuid()` handed to a service by a step that was not recorded: the next attempt hands over the same one."""
+    runner = quick(db)
+    keys: list[tuple[str, float]] = []
+
+    def charge(key: str, chance: float) -> None:
+        keys.append((key, chance))
+        if len(keys) < 3:
+            raise Retry(after=0)
+
+    @runner.task
+    async def one(ctx: TaskContext) -> None:
+        await ctx.step("charge", charge, ctx.uuid(), ctx.random())
+
+    assert (await ended(runner, one.bind())).status == "completed"
+    assert (await ended(runner, one.bind())).status == "completed"
+    assert keys[0] == keys[1] == keys[2] != keys[3]
+
+
 async def test_the_idempotency_key_is_stable(db: Path) -> None:
     """The same for every try and every attempt of one step, and another for every other step and task."""
     runner = quick(db)
