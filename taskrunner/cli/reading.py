@@ -17,7 +17,7 @@ from taskrunner.core.errors import StoreError, TaskNotFound
 from taskrunner.core.model import JSON, Task
 from taskrunner.core.settings import Settings, read_pyproject, resolve
 from taskrunner.core.states import Status
-from taskrunner.storage.engine import Row, Value
+from taskrunner.storage.engine import Row, Unreadable, Value
 from taskrunner.storage.health import Health
 from taskrunner.storage.rows import task_of
 from taskrunner.storage.store import Store
@@ -80,7 +80,7 @@ async def list_tasks(
         rows = await store.tasks.rows(
             limit=limit, after=after, status=status, type=type, queue=queue, session_id=session_id
         )
-    except UnicodeDecodeError:
+    except Unreadable:
         return await _list_one_by_one(
             store, limit=limit, after=after, status=status, type=type, queue=queue, session_id=session_id
         )

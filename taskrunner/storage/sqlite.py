@@ -11,12 +11,12 @@ import anyio
 import apsw
 
 from taskrunner.core.durations import stamp
-from taskrunner.core.errors import StoreBusy, StoreError
+from taskrunner.core.errors import InvalidInput, StoreBusy, StoreError
 from taskrunner.core.loop import call_in_thread
 from taskrunner.storage import guard
 from taskrunner.storage.changes import Changes
 from taskrunner.storage.checkpoint import CUT_WITHIN, Checkpointer
-from taskrunner.storage.engine import Statement, Unit, load_migrations, load_queries
+from taskrunner.storage.engine import Statement, Unit, Unreadable, load_migrations, load_queries
 from taskrunner.storage.group_commit import GroupCommit
 from taskrunner.storage.hold import SharedHold, same_file
 from taskrunner.storage.readers import Readers
@@ -105,10 +105,21 @@ class SQLiteEngine:
         return engine
 
     async def read(self, statement: Statement) -> Rows:
-        """Run one SELECT on a reader's connection."""
+        """Run one SELECT on a reader's connection.
+
+        Raises:
+            InvalidInput: a text with lone surrogates is looked for, which no store can hold.
+            Unreadable: a row holds text that is not UTF-8.
+        """
         query = self.queries[statement.name]
         values = query.bind(statement.params)
-        return await self._readers.run(lambda connection: connection.execute(query.sql, values).fetchall())
+        try:
+            return await self._readers.run(lambda connection: connection.execute(query.sql, values).fetchall())
+        except UnicodeEncodeError:
+            message = "a text with lone surrogates cannot be looked for: the store holds none"
+            raise InvalidInput(message) from None
+        except UnicodeDecodeError as error:
+            raise Unreadable(statement.name, f"a row holds text that is not UTF-8 ({error.reason})") from None
 
     async def write(self, unit: Unit) -> list[Rows]:
         """Commit a unit with whatever else is waiting, and return its rows once they are durable."""

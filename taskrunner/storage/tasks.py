@@ -190,10 +190,10 @@ class TaskStore:
 
     async def next_due(self) -> datetime | None:
         """When the next delayed task becomes due; None as well for a moment that nobody can read."""
-        rows = await self._engine.read(Statement("next_due", {}))
         try:
+            rows = await self._engine.read(Statement("next_due", {}))
             return moment(str(rows[0][0])) if rows[0][0] is not None else None
-        except ValueError:
+        except (ValueError, Unreadable):
             return None
 
     # ── end ──────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -243,7 +243,7 @@ async def test_a_task_of_a_session(store: Store) -> None:
     (task,) = await enqueue(store, new_task(session_id=session.id))
     assert task.session_id == session.id
     assert [row[0] for row in await store.tasks.rows(session_id=session.id)] == [task.id]
-    with pytest.raises(NoSession, match="no session has the session_id"):
+    with pytest.raises(NoSession, match="no session has this id"):
         await store.tasks.enqueue(new_task(session_id="nobody"))
     with pytest.raises(NoSession):
         await store.tasks.enqueue(new_task(session_id="nobody", unique_key="k"))

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from taskrunner.core.clock import Clock
+from taskrunner.core.errors import InvalidInput, TaskNotFound
 from taskrunner.core.model import TaskType
-from taskrunner.storage.engine import Rejected, Statement, Unit
+from taskrunner.storage.engine import Rejected, Statement, Unit, Unreadable
 from taskrunner.storage.health import Health
 from taskrunner.storage.owners import NANOSECONDS
 from taskrunner.storage.store import Store
@@ -135,3 +136,21 @@ async def test_lists_go_back_in_pages(store: Store) -> None:
         assert found == wanted, name
     every = [str(row[0]) for row in await store.tasks.rows(**given, limit=100)]  # type: ignore[arg-type]
     assert every == [task_id for task_id in newest if all(task_id in wanted for wanted in expected.values())]
+
+
+async def test_a_text_that_cannot_be_is_looked_for(store: Store) -> None:
+    """An id with a lone surrogate is refused in one sentence, and nobody else is the worse for it."""
+    for call in (store.tasks.get, store.tasks.status, store.messages.session, store.journal.steps):
+        with pytest.raises(InvalidInput, match="a text with lone surrogates cannot be looked for"):
+            await call("\ud800")
+    with pytest.raises(TaskNotFound):
+        await store.tasks.get("\x00")
+
+
+async def test_a_row_that_is_no_text_is_looked_at(store: Store, db: Path) -> None:
+    """It is told as unreadable; what does not touch it is told as ever (G9)."""
+    good, bad = await store.tasks.enqueue_many([new_task(), new_task()])
+    sql(db, f"UPDATE tasks SET queue = CAST(x'ff' AS TEXT) WHERE id = '{bad}'")  # noqa: S608 - a test's own text
+    with pytest.raises(Unreadable, match="a row holds text that is not UTF-8"):
+        await store.tasks.get(bad)
+    assert (await store.tasks.get(good)).id == good
