@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.chaos import fate
+from tests.chaos.look import is_locked
 from tests.chaos.verdict import Verdict, judge
 from tests.chaos.witness import Line
 from tests.chaos.world import Process, World
@@ -149,8 +150,7 @@ class Lane:
             return
         time.sleep(chance * self._plan.spread)
         tail = self._world.tail
-        self._world.note("pause", victim)
-        victim.send(signal.SIGSTOP)
+        self._stop(victim, anywhere=chance < 1 / 8)
         since = len(tail.lines)
         tail.read()
         bodies = bodies_of(tail.lines, victim.pid)
@@ -168,6 +168,17 @@ class Lane:
         if tail.wait(lambda line: line.kind == "lost" and line.pid == victim.pid, since=since) is None:
             self.problems.append(f"zombie {victim.pid} did not notice that it had lost its lease")
 
+    def _stop(self, victim: Process, *, anywhere: bool) -> None:
+        """Stop a supervisor, mostly not within a transaction: else nobody can write, and nothing is taken over."""
+        self._world.note("pause", victim)
+        victim.send(signal.SIGSTOP)
+        for _ in range(10):
+            if anywhere or not is_locked(self._world.db):
+                return
+            victim.send(signal.SIGCONT)
+            time.sleep(0.003)
+            victim.send(signal.SIGSTOP)
+
     def _effect_of(self, victim: Process) -> bool:
         """Wait until a step of this supervisor does something, under the lease that it has now."""
         tail = self._world.tail
@@ -176,8 +187,11 @@ class Lane:
         since = lost[-1] if lost else 0
         if self._plan.supervisors == 1:
             since = max(since, len(tail.lines) - 100)  # it has just been started
-        if tail.wait(lambda line: line.kind == "effect" and line.pid == victim.pid, since=since, timeout=PATIENCE):
-            return True
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            if tail.wait(lambda line: line.kind == "effect" and line.pid == victim.pid, since=since, timeout=1.0):
+                return True
+            self._top_up()  # the last client may have been killed before it had enqueued anything
         self.problems.append(f"supervisor {victim.pid} took no step in {PATIENCE:g} s")
         return False
 

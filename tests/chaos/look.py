@@ -48,6 +48,14 @@ def seconds_to_write_lock(db: Path) -> float:
     return float(done.stdout)
 
 
+def is_locked(db: Path, patience: float = 0.2) -> bool:
+    """Whether another process does not get the write lock within `patience` seconds."""
+    code = "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], timeout=float(sys.argv[2]), isolation_level=None)"
+    code += "; c.execute('BEGIN IMMEDIATE'); c.execute('ROLLBACK')"
+    command = [sys.executable, "-S", "-c", code, str(db), str(patience)]
+    return subprocess.run(command, capture_output=True, check=False).returncode != 0
+
+
 def main() -> None:
     """Print the rows of each statement, `times` times."""
     db, *rest = sys.argv[1:]
