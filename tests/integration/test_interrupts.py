@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PROGRAM = """
-import asyncio, sys, time
+import asyncio, signal, sys
 from taskrunner import TaskRunner
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test run in the background of a shell inherits deaf ears
 
 runner = TaskRunner(sys.argv[1], grace="5s")
 
