@@ -237,11 +237,11 @@ class SQLiteEngine:
             raise StoreError(message)
         return self._writer
 
-    def _commit(self, units: list[Unit]) -> list[Outcome]:
+    def _commit(self, units: list[Unit], late: Callable[[], list[Unit]]) -> list[Outcome]:
         if self._hold is not None and not same_file(self.path, self._hold.key):  # 2 µs; a deleted file keeps nothing
             message = f"{self.path}: the file was deleted or replaced while it was open; nothing was written"
             return [StoreError(message) for _ in units]
-        outcomes = self._require_writer().commit(units)
+        outcomes = self._require_writer().commit(units, late)
         self._checkpointer.nudge()
         return outcomes
 

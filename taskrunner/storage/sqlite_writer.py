@@ -44,10 +44,13 @@ class Writer:
         self._broken: StoreError | None = None
         self.connection = reconnect()
 
-    def commit(self, units: list[Unit]) -> list[Outcome]:
-        """Write the units in one transaction and return an outcome for each. It never raises for a unit's fault."""
+    def commit(self, units: list[Unit], late: Callable[[], list[Unit]] = list) -> list[Outcome]:
+        """Write the units in one transaction and return an outcome for each. It never raises for a unit's fault.
+
+        `late` gives what has come in meanwhile, until there is nothing: it joins, and is added to `units`.
+        """
         try:
-            return self._transaction(units, savepoints=False)
+            return self._transaction(units, late, savepoints=False)
         except _AgainOneByOneError:
             return self._one_by_one(units)
         except apsw.Error as error:
@@ -88,11 +91,11 @@ class Writer:
 
     def _alone(self, unit: Unit) -> Outcome:
         try:
-            return self._transaction([unit], savepoints=True)[0]
+            return self._transaction([unit], list, savepoints=True)[0]
         except apsw.Error as error:
             return self._trouble(error)
 
-    def _transaction(self, units: list[Unit], *, savepoints: bool) -> list[Outcome]:
+    def _transaction(self, units: list[Unit], late: Callable[[], list[Unit]], *, savepoints: bool) -> list[Outcome]:
         if self._broken is not None:
             return [self._broken] * len(units)
         execute = self.connection.execute
@@ -100,6 +103,9 @@ class Writer:
         before = self.connection.total_changes()
         try:
             outcomes = [self._apply(unit, alone=savepoints) for unit in units]
+            while joining := late():
+                units += joining
+                outcomes += [self._apply(unit, alone=savepoints) for unit in joining]
             if self.connection.total_changes() == before:
                 return outcomes  # nothing to write, nothing to wait for
             self._mark()

@@ -192,7 +192,7 @@ async def test_nobody_waits_for_a_writer_that_failed(db: Path, monkeypatch: pyte
     """A fault in the writer itself is told to everybody who waits, as unknown, and the writer goes on."""
     async with open_store(db) as store:
         with monkeypatch.context() as patch:
-            patch.setattr(store.engine._writer, "commit", lambda _units: 1 / 0)
+            patch.setattr(store.engine._writer, "commit", lambda *_units: 1 / 0)
             writes = [store.engine.write(Unit((enqueue(str(number)),))) for number in range(10)]
             with anyio.fail_after(5):
                 outcomes = await asyncio.gather(*writes, return_exceptions=True)
