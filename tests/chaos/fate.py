@@ -32,15 +32,15 @@ def at_commit(name: str, number: int) -> None:
     begun = 0
     mark, commit = Writer._mark, Writer.commit
 
-    def marking(writer: Writer) -> None:
+    def marking(writer: Writer, *args: Any) -> None:  # noqa: ANN401 - as the writer does
         nonlocal begun
         begun += 1
-        mark(writer)
+        mark(writer, *args)
         if name == "within" and begun == number:
             die(f"{name}:{number}")
 
-    def committing(writer: Writer, units: Any) -> Any:  # noqa: ANN401 - as the writer does
-        outcomes = commit(writer, units)
+    def committing(writer: Writer, *args: Any) -> Any:  # noqa: ANN401 - as above
+        outcomes = commit(writer, *args)
         if name == "after" and begun >= number:
             die(f"{name}:{number}")
         return outcomes
