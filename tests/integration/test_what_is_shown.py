@@ -117,5 +117,5 @@ def test_steps_are_shown_with_their_keys(db: Path, capsys: pytest.CaptureFixture
         wait(runner.drain())
     assert main(["--db", str(db), "show", handle.id]) == 0
     shown = capsys.readouterr().out
-    assert 'resize[0]  key small  attempt 1  "SMALL"' in shown
-    assert 'resize[0]  key large  attempt 1  "LARGE"' in shown
+    assert 'resize[small]  attempt 1  "SMALL"' in shown
+    assert 'resize[large]  attempt 1  "LARGE"' in shown
