@@ -39,7 +39,7 @@ def test_killed_while_the_store_is_made(world: World, tmp_path: Path, at_once: i
         assert look(world.db, "SELECT status FROM tasks") == [[["completed"], ["completed"]]]
         assert list(damage(world.db)) == []
     print(f"TASKRUNNER_TEST_SEED={SEED}: {dict(found)}")  # noqa: T201 - for who looks at a failure
-    assert len(found) >= 3
+    assert len(found) >= 2
     assert world.complaints() == []
 
 
