@@ -175,8 +175,9 @@ class Recorder:
         except Exception:
             self._progress = self._progress or progress
             raise
-        written = set(riders)
-        self._pending = [pending for pending in self._pending if pending not in written]
+        if riders:
+            written = set(riders)
+            self._pending = [pending for pending in self._pending if pending not in written]
         return results[len(ride) :]
 
     def show(self, fraction: float, message: str) -> None:

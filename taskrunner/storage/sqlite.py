@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import anyio
 import apsw
@@ -32,7 +32,7 @@ from taskrunner.storage.sqlite_connection import (
 from taskrunner.storage.sqlite_writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Coroutine, Sequence
     from contextlib import AbstractContextManager
 
     from taskrunner.core.clock import Clock
@@ -121,10 +121,10 @@ class SQLiteEngine:
         except UnicodeDecodeError as error:
             raise Unreadable(statement.name, f"a row holds text that is not UTF-8 ({error.reason})") from None
 
-    async def write(self, unit: Unit) -> list[Rows]:
+    def write(self, unit: Unit) -> Coroutine[Any, Any, list[Rows]]:
         """Commit a unit with whatever else is waiting, and return its rows once they are durable."""
         self._require_writer()
-        return await self._group.write(unit)
+        return self._group.write(unit)
 
     def write_soon(self, unit: Unit, done: Callable[[Outcome], None]) -> None:
         """Commit a unit; `done` is called on the event loop."""
