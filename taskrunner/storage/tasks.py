@@ -281,7 +281,11 @@ class TaskStore:
         Raises:
             TaskNotFound: no task has this id.
         """
-        rows = await self._engine.read(Statement("task", {"id": task_id}))
+        try:
+            rows = await self._engine.read(Statement("task", {"id": task_id}))
+        except Unreadable as error:
+            message = f"task {task_id}: its row is unreadable ({error.reason})"
+            raise StoreError(message) from None
         if not rows:
             raise _not_found(task_id)
         return task_of(rows[0])

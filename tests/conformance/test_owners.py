@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from taskrunner.core.clock import Clock
-from taskrunner.core.errors import InvalidInput, TaskNotFound
+from taskrunner.core.errors import InvalidInput, StoreError, TaskNotFound
 from taskrunner.core.model import TaskType
-from taskrunner.storage.engine import Rejected, Statement, Unit, Unreadable
+from taskrunner.storage.engine import Rejected, Statement, Unit
 from taskrunner.storage.health import Health
 from taskrunner.storage.owners import NANOSECONDS
 from taskrunner.storage.store import Store
@@ -151,6 +151,6 @@ async def test_a_row_that_is_no_text_is_looked_at(store: Store, db: Path) -> Non
     """It is told as unreadable; what does not touch it is told as ever (G9)."""
     good, bad = await store.tasks.enqueue_many([new_task(), new_task()])
     sql(db, f"UPDATE tasks SET queue = CAST(x'ff' AS TEXT) WHERE id = '{bad}'")  # noqa: S608 - a test's own text
-    with pytest.raises(Unreadable, match="a row holds text that is not UTF-8"):
+    with pytest.raises(StoreError, match=f"task {bad}: its row is unreadable .a row holds text that is not UTF-8"):
         await store.tasks.get(bad)
     assert (await store.tasks.get(good)).id == good
