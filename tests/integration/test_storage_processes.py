@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import anyio
 import pytest
 
 from taskrunner.storage.engine import load_migrations
@@ -175,6 +176,7 @@ async def test_claims_beside_a_program_with_little_patience(db: Path) -> None:
                 looks.stdin.write(json.dumps([task.id for task in tasks]) + "\n")
                 looks.stdin.flush()
                 assert json.loads(looks.stdout.readline()) == [["running", owner]] * 5
+                await anyio.sleep(0.002)  # what is claimed has to be run, too
             told, _ = inserts.communicate("\n")
     assert int(told) > 100
     assert sql(db, "SELECT count(*) FROM tasks WHERE type = 'x'") == [[int(told)]]
