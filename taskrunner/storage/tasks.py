@@ -92,7 +92,7 @@ class TaskStore:
         if not new:
             return []
         now = self._clock.now()
-        unit = Unit(tuple(self._enqueue(task, now) for task in new), topics=(WORK,))
+        unit = Unit(tuple([self._enqueue(task, now) for task in new]), topics=(WORK,))
         try:
             results = await self._engine.write(unit)
         except Refused as refused:

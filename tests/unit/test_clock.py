@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from uuid import UUID
 
 import pytest
+import uuid6
 
 from taskrunner.core.clock import Clock
 
@@ -32,6 +34,32 @@ def test_ids_are_uuids_of_version_7() -> None:
     assert (made.version, made.variant) == (7, "specified in RFC 4122")
     assert int(before * 1_000) <= made.int >> 80 <= after * 1_000
     assert str(made) == str(made).lower()
+
+
+class KnownClock(Clock):
+    """A clock whose moment and random bits are given."""
+
+    def __init__(self, moment: datetime, bits: int) -> None:
+        self.moment = moment
+        self.given = bits
+
+    def now(self) -> datetime:
+        """The moment that was given."""
+        return self.moment
+
+    def bits(self, count: int) -> int:
+        """The bits that were given."""
+        assert self.given < 1 << count
+        return self.given
+
+
+@pytest.mark.parametrize("bits", [0, 1, (1 << 62) - 1, 1 << 62, (1 << 74) - 1, 0x2AB_CDEF_0123_4567_89AB])
+def test_an_id_holds_the_moment_and_the_random_bits(bits: int) -> None:
+    """An id is what the library `uuid6` makes of the same moment and the same bits."""
+    for moment in (datetime(1970, 1, 1, tzinfo=UTC), datetime(2026, 1, 31, 12, 0, 0, 999_999, tzinfo=UTC)):
+        milliseconds = int(moment.timestamp() * 1_000)
+        whole = milliseconds << 80 | (bits >> 62) << 64 | bits & ((1 << 62) - 1)
+        assert KnownClock(moment, bits).new_id() == str(uuid6.UUID(int=whole, version=7))
 
 
 def test_no_id_is_made_twice_by_threads() -> None:
