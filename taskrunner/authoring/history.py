@@ -105,7 +105,8 @@ class History:
             use = self._uses[scope, name] = _Use(caller)
         elif use.caller is not caller:
             raise AmbiguousStep(_ambiguous(name, scope, kind))
-        if (lineage := _lineage.get())[-1:] != (caller,):
+        lineage = _lineage.get()
+        if not lineage or lineage[-1] is not caller:
             lineage = (*lineage, caller)
             _lineage.set(lineage)
         occurrence = use.count
@@ -126,6 +127,8 @@ class History:
         Raises:
             NonDeterministicStep: another step is recorded at this turn, or this one at another turn.
         """
+        if not self._recorded:
+            return None
         step = self._recorded.get(number.key)
         if number.turn is not None:
             there = self._turns.get(number.turn)
