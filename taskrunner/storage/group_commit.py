@@ -148,6 +148,8 @@ class GroupCommit:
         due: list[_Heart] = []
 
         def late() -> list[Unit]:
+            if self._queue.empty():
+                return []
             joining = self._drain(0.0, MAX_UNITS - len(entries))
             entries.extend(joining)
             return [entry.unit for entry in joining]
@@ -185,11 +187,12 @@ class GroupCommit:
         try:
             while len(entries) < most:
                 entry = self._queue.get(timeout=timeout)
-                timeout = 0.0
                 if isinstance(entry, _Question):
                     entry.answer(self._loop)
                 elif entry is not None:
                     entries.append(entry)
+                if self._queue.empty():
+                    break
         except queue.Empty:
             pass
         return entries
