@@ -1,30 +1,26 @@
-"""Who waits for which news of the store: at once for a commit of this process, by a poll for one of another."""
+"""Who waits for which news of the store: told at once of a commit of this process, and soon of one of another."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 import anyio
 
-POLL = 0.05
-"""Seconds between two looks at the file's change counter while somebody waits (7 µs each). 0.05 keeps an idle process
-under a thousandth of a core and is short beside a commit's way to the disk."""
-
 
 class Changes:
-    """The listeners of one store. `look` returns a number that changes when another connection has committed."""
+    """The listeners of one store. `look_out` is told whether there are any: then other processes are watched."""
 
-    def __init__(self, look: Callable[[], Awaitable[int]]) -> None:
-        self._look = look
-        self._seen: int | None = None
+    def __init__(self, look_out: Callable[[bool], None]) -> None:
+        self._look_out = look_out
         self._listening: dict[str, set[News]] = {}
-        self._waiting: dict[News, None] = {}
 
     @contextmanager
     def listen(self, topics: Sequence[str]) -> Iterator[News]:
         """Collect the news of these topics from now on: look at the store inside, so that nothing is missed."""
-        news = News(self)
+        news = News()
+        if not self._listening:
+            self._look_out(True)  # noqa: FBT003 - whether anybody listens
         for topic in topics:
             self._listening.setdefault(topic, set()).add(news)
         try:
@@ -35,6 +31,8 @@ class Changes:
                 listening.discard(news)
                 if not listening:
                     del self._listening[topic]
+            if not self._listening:
+                self._look_out(False)  # noqa: FBT003 - as above
 
     def announce(self, topics: Iterable[str]) -> None:
         """Wake who listens to one of the topics."""
@@ -42,58 +40,27 @@ class Changes:
             for news in self._listening.get(topic, ()):
                 news.wake()
 
-    async def look(self) -> None:
-        """See whether another connection has committed; everybody is woken if so."""
-        number = await self._look()
-        if self._seen is not None and number != self._seen:
-            self.announce(list(self._listening))
-        self._seen = number
-
-    @contextmanager
-    def waiting(self, news: News) -> Iterator[None]:
-        """Stand among those who wait; the first of them looks on behalf of all."""
-        self._waiting[news] = None
-        try:
-            yield
-        finally:
-            first = self.is_first(news)
-            del self._waiting[news]
-            if first and self._waiting:
-                next(iter(self._waiting)).stir()
-
-    def is_first(self, news: News) -> bool:
-        """Whether it is this one's turn to look."""
-        return next(iter(self._waiting)) is news
+    def announce_all(self) -> None:
+        """Wake everybody: another process has committed something."""
+        self.announce(list(self._listening))
 
 
 class News:
     """What one listener hears."""
 
-    def __init__(self, changes: Changes) -> None:
-        self._changes = changes
-        self._heard = False
-        self._stirred = anyio.Event()
+    def __init__(self) -> None:
+        self._heard = anyio.Event()
 
     def wake(self) -> None:
         """End the wait: there is something to look at."""
-        self._heard = True
-        self._stirred.set()
-
-    def stir(self) -> None:
-        """Have the waiter see whether it is the first now."""
-        self._stirred.set()
+        self._heard.set()
 
     async def wait(self, timeout: float) -> bool:  # noqa: ASYNC109 - a bound on the wait, not a deadline for work
         """Wait until a commit may concern a topic, at most `timeout` seconds; False when there was none."""
-        with anyio.move_on_after(timeout), self._changes.waiting(self):
-            while not self._heard:
-                self._stirred = anyio.Event()
-                if not self._changes.is_first(self):
-                    await self._stirred.wait()
-                    continue
-                with anyio.move_on_after(POLL):
-                    await self._stirred.wait()
-                if not self._heard:
-                    await self._changes.look()
-        heard, self._heard = self._heard, False
+        if not self._heard.is_set():
+            with anyio.move_on_after(timeout):
+                await self._heard.wait()
+        heard = self._heard.is_set()
+        if heard:
+            self._heard = anyio.Event()
         return heard

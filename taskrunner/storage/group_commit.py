@@ -3,7 +3,7 @@
 It drains what has queued up while the last commit waited for the disk, and what comes in while it writes that; commits
 it at once, and wakes all callers with one call into the event loop. No lingering: the wait for the disk is the window
 (measured: a linger of 1 ms halves the throughput at 64 callers). It also beats the heart of a supervisor, because it
-runs whatever blocks the event loop.
+runs whatever blocks the event loop, and looks for the commits of other processes, so that an idle loop can sleep.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import anyio
 
 from taskrunner.core.errors import StoreBusy, StoreError, StoreUnknown
 from taskrunner.core.loop import LoopRef, Reply, call_in_thread, spawn_thread
+from taskrunner.storage.changes import Changes
 
 if TYPE_CHECKING:
     from taskrunner.core.clock import Clock
@@ -28,6 +29,9 @@ _log = logging.getLogger("taskrunner")
 
 MAX_UNITS = 1_024
 """Units of one commit: bounds how long other processes wait for the write lock (20-30 ms)."""
+
+POLL = 0.05
+"""Seconds between two looks for commits of other processes, while anybody listens: each costs 0.1 ms of a core."""
 
 BEAT_AGAIN = 0.5
 """Seconds after which a beat that met a locked store is tried again."""
@@ -40,22 +44,6 @@ class _Entry:
     unit: Unit
     done: Callable[[Outcome], None]
     on_loop: bool = False
-
-
-@dataclass(slots=True)
-class _Question:
-    """A look at the writer's own connection, between two commits."""
-
-    ask: Callable[[], int]
-    reply: Reply[int]
-
-    def answer(self, loop: LoopRef) -> None:
-        try:
-            number = self.ask()
-        except BaseException as error:  # noqa: BLE001 - it is raised again where it is awaited
-            loop.post(self.reply.fail, error)
-        else:
-            loop.post(self.reply.give, number)
 
 
 @dataclass(slots=True)
@@ -72,23 +60,28 @@ class GroupCommit:
     """Commits units in groups on a thread of its own.
 
     `commit` writes a list of units, and those that it is then handed by its second argument, until there are none; it
-    adds them to the list, and returns the outcomes of all.
+    adds them to the list, and returns the outcomes of all. `look` returns a number that changes when another process
+    has committed; it is asked for while anybody listens to `changes`.
     """
 
     def __init__(
         self,
         commit: Callable[[list[Unit], Callable[[], list[Unit]]], list[Outcome]],
+        look: Callable[[], int],
         clock: Clock,
-        announce: Callable[[Iterable[str]], None],
     ) -> None:
+        self.changes = Changes(self._look_out)
         self._commit = commit
+        self._look = look
         self._clock = clock
-        self._announce = announce
         self._loop = LoopRef()
-        self._queue: queue.SimpleQueue[_Entry | _Question | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
         self._hearts: list[_Heart] = []
         self._door = threading.Lock()  # nothing may come in behind the thread's back once it was told to end
         self._closing = False
+        self._looking = False
+        self._look_at = 0.0
+        self._seen: int | None = None
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -111,12 +104,6 @@ class GroupCommit:
     def submit(self, unit: Unit, done: Callable[[Outcome], None]) -> None:
         """Commit a unit and call `done` in the writer's thread; from any thread."""
         self._put(_Entry(unit, done))
-
-    async def ask(self, question: Callable[[], int]) -> int:
-        """Run `question` in the writer's thread, between two commits."""
-        reply: Reply[int] = Reply()
-        self._put(_Question(question, reply))
-        return await reply.wait()
 
     def beat(self, interval: float, make: Callable[[], Unit], done: Callable[[Outcome], None]) -> Callable[[], None]:
         """Commit what `make` returns every `interval` seconds from now on, until the answer is called."""
@@ -169,8 +156,22 @@ class GroupCommit:
             if isinstance(outcome, StoreBusy):
                 heart.due = min(heart.due, self._clock.monotonic() + BEAT_AGAIN)
         self._answer(entries, outcomes)
+        self._look_again()
 
-    def _put(self, entry: _Entry | _Question) -> None:
+    def _look_out(self, wanted: bool) -> None:  # noqa: FBT001 - a listener's call
+        self._looking = wanted
+        self._queue.put(None)
+
+    def _look_again(self) -> None:
+        """See whether another process has committed, if anybody wants to know and the last look was long enough ago."""
+        now = self._clock.monotonic()
+        if self._looking and now >= self._look_at:
+            self._look_at = now + POLL
+            before, self._seen = self._seen, self._look()
+            if before not in {None, self._seen}:
+                self._loop.post(self.changes.announce_all)
+
+    def _put(self, entry: _Entry) -> None:
         with self._door:
             if self._closing:
                 message = "the store is closed"
@@ -179,7 +180,8 @@ class GroupCommit:
 
     def _run(self) -> None:
         while not (self._closing and self._queue.empty()):
-            due = min((heart.due for heart in self._hearts), default=None)
+            moments = [heart.due for heart in self._hearts] + [self._look_at] * self._looking
+            due = min(moments, default=None)
             self.turn(None if due is None else max(0.0, due - self._clock.monotonic()))
 
     def _drain(self, timeout: float | None, most: int = MAX_UNITS) -> list[_Entry]:
@@ -187,9 +189,7 @@ class GroupCommit:
         try:
             while len(entries) < most:
                 entry = self._queue.get(timeout=timeout)
-                if isinstance(entry, _Question):
-                    entry.answer(self._loop)
-                elif entry is not None:
+                if entry is not None:
                     entries.append(entry)
                 if self._queue.empty():
                     break
@@ -215,7 +215,7 @@ class GroupCommit:
         for done, outcome in answers:
             _tell(done, outcome)
         if topics:
-            self._announce(topics)
+            self.changes.announce(topics)
 
 
 def _tell(done: Callable[[Outcome], None], outcome: Outcome) -> None:

@@ -14,7 +14,6 @@ from taskrunner.core.durations import stamp
 from taskrunner.core.errors import InvalidInput, StoreBusy, StoreError
 from taskrunner.core.loop import call_in_thread
 from taskrunner.storage import guard
-from taskrunner.storage.changes import Changes
 from taskrunner.storage.checkpoint import CUT_WITHIN, Checkpointer
 from taskrunner.storage.engine import Statement, Unit, Unreadable, load_migrations, load_queries
 from taskrunner.storage.group_commit import GroupCommit
@@ -63,8 +62,7 @@ class SQLiteEngine:
         self._writer: Writer | None = None
         self._readers = Readers(self._reader, self._translate)
         self._checkpointer = Checkpointer(path, self._checkpointing, self._readers, self._no_longer_safe)
-        self._changes = Changes(self._look)
-        self._group = GroupCommit(self._commit, clock, self._changes.announce)
+        self._group = GroupCommit(self._commit, self._look, clock)
 
     @classmethod
     async def open(
@@ -100,8 +98,7 @@ class SQLiteEngine:
             if isinstance(error, apsw.Error):
                 raise translate(error, path) from error
             raise
-        if writing:
-            engine._group.start()
+        engine._group.start()
         return engine
 
     async def read(self, statement: Statement) -> Rows:
@@ -142,7 +139,7 @@ class SQLiteEngine:
 
     def listen(self, topics: Sequence[str]) -> AbstractContextManager[News]:
         """Hear of commits that may concern one of the topics."""
-        return self._changes.listen(topics)
+        return self._group.changes.listen(topics)
 
     async def close(self) -> None:
         """Commit what was submitted and close every connection; the last one of a file leaves only the file.
@@ -151,8 +148,7 @@ class SQLiteEngine:
         """
         with anyio.CancelScope(shield=True):
             await self._group.close()
-            watch, self._watch = self._watch, None  # nobody may look through it while the thread closes it
-            await call_in_thread("closing", self._let_go, watch)
+            await call_in_thread("closing", self._let_go)
 
     def _open(self) -> None:
         if self._writing:
@@ -194,15 +190,14 @@ class SQLiteEngine:
                 return
         hold.lock()
 
-    def _let_go(self, watch: apsw.Connection | None = None) -> None:
+    def _let_go(self) -> None:
         with ExitStack() as last_first:  # whatever one of them raises, the others are closed
             if self._hold is not None:
                 last_first.callback(self._hold.close)
             if self._writer is not None:
                 last_first.callback(self._writer.close)
-            for connection in (watch, self._watch):
-                if connection is not None:
-                    last_first.callback(close, connection)
+            if self._watch is not None:
+                last_first.callback(close, self._watch)
             if self._hold is not None:
                 last_first.callback(self._hold.unlock)  # else SQLite could not delete the WAL with its last connection
             if self._writer is not None:
@@ -245,10 +240,10 @@ class SQLiteEngine:
         self._checkpointer.nudge()
         return outcomes
 
-    async def _look(self) -> int:
+    def _look(self) -> int:
         """The file's change counter as SQLite tells it: it moves when another connection commits (7 µs, no disk)."""
         if self._writer is not None:
-            return await self._group.ask(self._writer.foreign_commits)
+            return self._writer.foreign_commits()
         with suppress(apsw.Error):
             if self._watch is not None:
                 return int(self._watch.pragma("data_version"))
