@@ -179,6 +179,7 @@ class GroupCommit:
             self._queue.put(entry)
 
     def _run(self) -> None:
+        self._seen = self._look()  # before anybody listens, so that the first look misses nothing
         while not (self._closing and self._queue.empty()):
             moments = [heart.due for heart in self._hearts] + [self._look_at] * self._looking
             due = min(moments, default=None)
