@@ -86,6 +86,7 @@ class GroupCommit:
 
     def start(self) -> None:
         """Start the thread. A simulation calls `turn` instead."""
+        self._seen = self._look()  # before anybody listens, so that the first look misses nothing
         self._thread = spawn_thread("writer", self._run)
 
     async def write(self, unit: Unit) -> list[Rows]:
@@ -179,7 +180,6 @@ class GroupCommit:
             self._queue.put(entry)
 
     def _run(self) -> None:
-        self._seen = self._look()  # before anybody listens, so that the first look misses nothing
         while not (self._closing and self._queue.empty()):
             moments = [heart.due for heart in self._hearts] + [self._look_at] * self._looking
             due = min(moments, default=None)
