@@ -325,7 +325,7 @@ class TaskRunner(Tasks):
         elif input is not None or options:
             message = "enqueue: a bound task has its input and options already"
             raise InvalidInput(message)
-        return (await self.enqueue_many([bound]))[0]
+        return (await store_bound(self, self.definitions, [bound], self.settings.max_payload))[0]
 
     async def enqueue_many(self, bound: Iterable[BoundTask[R]], /) -> list[TaskHandle[R]]:
         """Enqueue many bound tasks in one commit, all or none. Raises as `enqueue` does."""

@@ -7,7 +7,6 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, overload
 
@@ -34,8 +33,7 @@ F_co = TypeVar("F_co", bound=Callable[..., Any], covariant=True, default=Callabl
 _LAMBDA = "<lambda>"
 
 
-@dataclass(frozen=True, slots=True)
-class BoundTask(Generic[R_co]):
+class BoundTask(msgspec.Struct, Generic[R_co], frozen=True):
     """A task with its input and options, checked, not yet enqueued."""
 
     name: str

@@ -135,13 +135,18 @@ class Recorder:
             LeaseLost: the task was taken from this attempt, and nothing was written.
         """
         while True:
-            await self.admit()
-            riders = [pending for pending in self._pending if pending.is_known_to(number)]
+            if self.over is not None:
+                await self.admit()
+            riders = self._pending and [pending for pending in self._pending if pending.is_known_to(number)]
             if riders and self._carrying is not None:  # another write may be carrying them at this moment
                 await self._carrying.wait()
                 continue
             try:
-                return await (self._carry(statements, riders) if riders else self._commit(statements, riders))
+                if riders or self._progress is not None:
+                    return await (self._carry(statements, riders) if riders else self._commit(statements, riders))
+                return await self.store.journal.write(statements)
+            except LeaseLost as lost:
+                raise self.end(lost) from None
             except StoreBusy:  # however long it is locked or full: the body's work is done, and it is not at fault
                 await anyio.sleep(WRITE_AGAIN)
 

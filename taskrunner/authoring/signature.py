@@ -23,6 +23,7 @@ _PACKAGE: Final = "taskrunner"
 _BY_POSITION: Final = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 _BY_NAME: Final = (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
 _MANY: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+_SCALARS: Final = (str, int, float, bool)
 _QUOTED = re.compile(r"'([^']*)'")
 
 
@@ -55,6 +56,8 @@ class Signature:
         ]
         self._form = _form(self._parameters, annotations)
         self._decode_form = msgspec.json.Decoder(self._form).decode
+        self._scalars = {name: hint for name, hint in annotations.items() if any(hint is one for one in _SCALARS)}
+        self._needed = {one.name for one in self._parameters if one.default is Parameter.empty}
         self._slots = [(slot, one.name) for slot, one in _slots(self._parameters)]
         self._positional = _names_in_order(self._parameters)
 
@@ -68,6 +71,8 @@ class Signature:
                 form; `path` names the place.
         """
         given = self._by_name(args, kwargs)
+        if self._fits_at_sight(given):
+            return payload.encode(given, name="", error=InvalidInput)
         for name, whole in self._open:
             if name in given and type(given[name]) not in payload.SCALARS:
                 payload.require_plain_where_open(given[name], whole, name=name, error=InvalidInput)
@@ -80,6 +85,14 @@ class Signature:
             payload.fit(given, self._form, name="", error=InvalidInput)
             payload.decode(text, self._form, name="", error=InvalidInput)
         return text
+
+    def _fits_at_sight(self, given: Mapping[str, Any]) -> bool:
+        """Whether all that is needed is given, and each is a text, a number or a truth value of its annotated type."""
+        scalars = self._scalars
+        for name, value in given.items():
+            if scalars.get(name) is not type(value):
+                return False
+        return self._needed <= given.keys()
 
     def decode(self, input: JSON, /) -> tuple[tuple[Any, ...], dict[str, Any]]:  # noqa: A002 - the column's name
         """Turn a stored input into the arguments of a call, each of its annotated type and without the context.

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from hashlib import blake2b
 from inspect import isawaitable
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
 import anyio
+import msgspec
 
 from taskrunner.authoring.retry import RetryPolicy
 from taskrunner.core import payload
@@ -46,13 +48,12 @@ _FAIL = name_of_type(Fail)
 _SEPARATOR = "\x1f"  # no name of a step holds it: they are printable
 
 
-@dataclass(slots=True)
-class StepScope:
+class StepScope(msgspec.Struct):
     """The step whose function is running: its key for the outside world, and the writes that join its commit."""
 
     recorder: Recorder
     number: Number
-    writes: list[Statement] = field(default_factory=list)
+    writes: list[Statement] = []
     over: bool = False
     """Whether this run of the function has ended: what it has left running joins no commit."""
 
@@ -134,13 +135,15 @@ class StepRunner:
 
     async def _take(self, number: Number, fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as fn returns
         recorder = self._recorder
-        await recorder.admit()
+        if recorder.over is not None:
+            await recorder.admit()
         digest = payload.digest(args, kwargs)
         returns = payload.returns_of(fn) if self._options.returns is payload.UNTYPED else self._options.returns
         recorded = recorder.recorded(number, digest)
         if recorded is not None:
             return self._replay(number, recorded, returns)
-        await recorder.admit(new_step=True)
+        if recorder.over is not None or recorder.ending is not None:
+            await recorder.admit(new_step=True)
         try:
             result, writes = await self._run(number, fn, args, kwargs)
         except Retry:
@@ -223,6 +226,8 @@ async def _call_within(
 
 async def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as fn
     result = fn(*args, **kwargs) if is_async(fn) else await call_in_thread("step", fn, *args, **kwargs)
+    if type(result) is CoroutineType:  # what nearly all give, seen at once
+        return await result
     return await result if isawaitable(result) else result
 
 

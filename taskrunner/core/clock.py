@@ -15,6 +15,8 @@ import uuid6
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _RANDOM_BITS = 74  # what a version 7 UUID leaves beside its 48 bits of milliseconds, version and variant (RFC 9562)
+_VARIANT = "89ab"  # the digit that holds the variant and, behind it, two of the random bits
+_LAST = (1 << 60) - 1
 _WORD = 16  # bytes
 _WORDS = 256
 
@@ -47,6 +49,8 @@ _randomness = _Randomness()
 class Clock:
     """The machine's own time and randomness."""
 
+    _head = (-1, "")  # the latest milliseconds, and how ids of that time begin; written and read as one, by any thread
+
     def now(self) -> datetime:
         """The wall clock: an aware datetime in UTC."""
         return datetime.now(UTC)
@@ -64,6 +68,8 @@ class Clock:
 
     def bits(self, count: int) -> int:
         """`count` random bits from the operating system."""
+        if count <= 8 * _WORD:
+            return _randomness.word() >> (8 * _WORD - count)
         value = 0
         for _ in range(0, count, 8 * _WORD):
             value = value << 8 * _WORD | _randomness.word()
@@ -73,8 +79,16 @@ class Clock:
         """A random float, 0.0 <= x < 1.0."""
         return self.bits(53) / (1 << 53)
 
-    def new_id(self) -> str:
-        """A new UUID of version 7, as text. It is an identity, never an order."""
-        milliseconds = int(self.now().timestamp() * 1_000)
-        high, low = divmod(self.bits(_RANDOM_BITS), 1 << 62)
-        return str(uuid6.UUID(int=(milliseconds << 80) | (high << 64) | low, version=7))
+    def new_id(self, moment: datetime | None = None) -> str:
+        """A new UUID of version 7 of this moment (default: now), as text. It is an identity, never an order.
+
+        Its beginning is uuid6's, made once in a millisecond; the random rest is written out here, in half the time.
+        """
+        milliseconds = int((moment or self.now()).timestamp() * 1_000)
+        known, head = self._head
+        if known != milliseconds:
+            head = str(uuid6.UUID(int=milliseconds << 80, version=7))[:15]
+            self._head = (milliseconds, head)
+        bits = self.bits(_RANDOM_BITS)
+        rest = f"{bits & _LAST:015x}"
+        return f"{head}{bits >> 62:03x}-{_VARIANT[bits >> 60 & 3]}{rest[:3]}-{rest[3:]}"

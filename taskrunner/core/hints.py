@@ -53,10 +53,9 @@ def target_of(fn: Callable[..., Any]) -> Any:  # noqa: ANN401 - a function, a cl
 
 def is_async(fn: Callable[..., Any]) -> bool:
     """Whether a call of `fn` has to be awaited."""
-    target = target_of(fn)
-    if type(target) is FunctionType and target.__code__.co_flags & inspect.CO_COROUTINE:
+    if type(fn) is FunctionType and fn.__code__.co_flags & inspect.CO_COROUTINE:  # at once, for each step asks
         return True
-    return inspect.iscoroutinefunction(target)
+    return inspect.iscoroutinefunction(target_of(fn))
 
 
 def is_generator(fn: Callable[..., Any]) -> bool:

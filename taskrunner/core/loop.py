@@ -44,6 +44,10 @@ class LoopRef:
             return False
         return True
 
+    def reply(self) -> Reply[Any]:
+        """One answer to be awaited on this loop: Python 3.11 asks for the process id to tell the running one."""
+        return Reply(self._native)
+
     def busy_with(self) -> tuple[object, str]:
         """What the loop is running at this moment: its async task (if that can be told) and a place in the code."""
         task: object = None
@@ -96,11 +100,11 @@ class Reply(Generic[T]):
 
     __slots__ = ("_error", "_given", "_value")
 
-    def __init__(self) -> None:
+    def __init__(self, native: Any = None) -> None:  # noqa: ANN401 - an event loop's own
         self._given: asyncio.Future[None] | anyio.Event
         try:
-            self._given = asyncio.get_running_loop().create_future()
-        except RuntimeError:  # another event loop than asyncio's
+            self._given = (native or asyncio.get_running_loop()).create_future()
+        except (RuntimeError, AttributeError):  # another event loop than asyncio's
             self._given = anyio.Event()
         self._value: Any = None
         self._error: BaseException | None = None
@@ -108,12 +112,16 @@ class Reply(Generic[T]):
     def give(self, value: T, /) -> None:
         """Answer with a value."""
         self._value = value
-        self._wake()
+        given = self._given
+        if isinstance(given, anyio.Event):
+            given.set()
+        elif not given.done():  # done: nobody waits any more, the wait was cancelled
+            given.set_result(None)
 
     def fail(self, error: BaseException, /) -> None:
         """Answer with an error, which `wait` raises."""
         self._error = error
-        self._wake()
+        self.give(self._value)
 
     async def wait(self) -> T:
         """Wait for the answer."""
@@ -123,13 +131,6 @@ class Reply(Generic[T]):
             raise self._error
         value: T = self._value
         return value
-
-    def _wake(self) -> None:
-        given = self._given
-        if isinstance(given, anyio.Event):
-            given.set()
-        elif not given.done():  # done: nobody waits any more, the wait was cancelled
-            given.set_result(None)
 
 
 def spawn_thread(name: str, call: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> threading.Thread:

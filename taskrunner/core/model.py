@@ -71,7 +71,7 @@ class Task:
         return Fence(task_id=self.id, owner=self.lease_owner or "", attempt=self.attempt, history_id=self.history_id)
 
 
-class Fence(msgspec.Struct, frozen=True, kw_only=True):
+class Fence(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What every write of an attempt carries: it is refused once the task was taken from that attempt."""
 
     task_id: str
@@ -202,7 +202,7 @@ class TaskType:
     max_losses: int | None = None
 
 
-class NewTask(msgspec.Struct, frozen=True, kw_only=True):
+class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A task to be enqueued: checked, encoded, not yet stored. None means: as its type says, else the default."""
 
     type: str

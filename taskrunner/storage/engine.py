@@ -29,8 +29,8 @@ Row: TypeAlias = tuple[Value, ...]
 Rows: TypeAlias = list[Row]
 
 
-class Statement(msgspec.Struct, frozen=True):
-    """One named query with its parameters."""
+class Statement(msgspec.Struct, frozen=True, gc=False):
+    """One named query with its parameters. Nothing in it can hold it, so no collector has to look at it."""
 
     name: str
     params: Mapping[str, Value]
@@ -38,7 +38,7 @@ class Statement(msgspec.Struct, frozen=True):
     """Rows that it must return, or change if it returns none by nature; None: any number."""
 
 
-class Unit(msgspec.Struct, frozen=True):
+class Unit(msgspec.Struct, frozen=True, gc=False):
     """Statements that commit together or not at all. A guard is a SELECT with `expect_rows`, placed first."""
 
     statements: tuple[Statement, ...]

@@ -12,10 +12,12 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
+import msgspec
 
 from taskrunner.core.errors import StoreBusy, StoreError, StoreUnknown
 from taskrunner.core.loop import LoopRef, Reply, call_in_thread, spawn_thread
@@ -37,8 +39,7 @@ BEAT_AGAIN = 0.5
 """Seconds after which a beat that met a locked store is tried again."""
 
 
-@dataclass(slots=True)
-class _Entry:
+class _Entry(msgspec.Struct, gc=False):
     """A unit in the queue, and who is to be told on the event loop or in the writer's thread."""
 
     unit: Unit
@@ -75,7 +76,10 @@ class GroupCommit:
         self._look = look
         self._clock = clock
         self._loop = LoopRef()
-        self._queue: queue.SimpleQueue[_Entry | None] = queue.SimpleQueue()
+        self._queue: list[_Entry] = []
+        self._alarm: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._asleep = False
+        self._called = False
         self._hearts: list[_Heart] = []
         self._door = threading.Lock()  # nothing may come in behind the thread's back once it was told to end
         self._closing = False
@@ -91,7 +95,7 @@ class GroupCommit:
 
     async def write(self, unit: Unit) -> list[Rows]:
         """Commit a unit and wait for it. A cancelled wait does not take the unit back."""
-        reply: Reply[Outcome] = Reply()
+        reply: Reply[Outcome] = self._loop.reply()
         self._put(_Entry(unit, reply.give, on_loop=True))
         outcome = await reply.wait()
         if isinstance(outcome, StoreError):
@@ -113,11 +117,11 @@ class GroupCommit:
         def stop() -> None:
             with self._door:
                 self._hearts = [other for other in self._hearts if other is not heart]
-            self._queue.put(None)
+            self._call()
 
         with self._door:
             self._hearts = [*self._hearts, heart]
-        self._queue.put(None)
+        self._call()
         return stop
 
     async def close(self) -> None:
@@ -125,20 +129,19 @@ class GroupCommit:
         with self._door:
             self._closing = True
         thread = self._thread
-        self._queue.put(None)
+        self._call()
         if thread is not None:
             with anyio.CancelScope(shield=True):
                 await call_in_thread("closing", thread.join)
 
     def turn(self, timeout: float | None) -> None:
         """Wait at most `timeout` seconds for work, and commit once if there is any."""
-        entries = self._drain(timeout)
+        self._sleep(timeout)
+        entries = self._take(MAX_UNITS)
         due: list[_Heart] = []
 
         def late() -> list[Unit]:
-            if self._queue.empty():
-                return []
-            joining = self._drain(0.0, MAX_UNITS - len(entries))
+            joining = self._take(MAX_UNITS - len(entries))
             entries.extend(joining)
             return [entry.unit for entry in joining]
 
@@ -161,7 +164,7 @@ class GroupCommit:
 
     def _look_out(self, wanted: bool) -> None:  # noqa: FBT001 - a listener's call
         self._looking = wanted
-        self._queue.put(None)
+        self._call()
 
     def _look_again(self) -> None:
         """See whether another process has committed, if anybody wants to know and the last look was long enough ago."""
@@ -177,34 +180,50 @@ class GroupCommit:
             if self._closing:
                 message = "the store is closed"
                 raise StoreError(message)
-            self._queue.put(entry)
+            self._queue.append(entry)
+            if self._asleep:
+                self._asleep = False
+                self._alarm.put(None)
+
+    def _call(self) -> None:
+        """Have the thread look at what it has to do, though there is no unit for it."""
+        with self._door:
+            self._called = True
+            if self._asleep:
+                self._asleep = False
+                self._alarm.put(None)
 
     def _run(self) -> None:
-        while not (self._closing and self._queue.empty()):
+        while not (self._closing and not self._queue):
             moments = [heart.due for heart in self._hearts] + [self._look_at] * self._looking
             due = min(moments, default=None)
             self.turn(None if due is None else max(0.0, due - self._clock.monotonic()))
 
-    def _drain(self, timeout: float | None, most: int = MAX_UNITS) -> list[_Entry]:
-        entries: list[_Entry] = []
-        try:
-            while len(entries) < most:
-                entry = self._queue.get(timeout=timeout)
-                if entry is not None:
-                    entries.append(entry)
-                if self._queue.empty():
-                    break
-        except queue.Empty:
-            pass
-        return entries
+    def _sleep(self, timeout: float | None) -> None:
+        """Wait until there is a unit, or a call, or the time is over. It may end early."""
+        with self._door:
+            if self._queue or self._called:
+                self._called = False
+                return
+            self._asleep = True
+        with suppress(queue.Empty):
+            self._alarm.get(timeout=timeout)
+        self._asleep = self._called = False
+
+    def _take(self, most: int) -> list[_Entry]:
+        """At most so many of the waiting entries, in one go."""
+        if not self._queue:
+            return []
+        with self._door:
+            taken, self._queue = self._queue[:most], self._queue[most:]
+        return taken
 
     def _answer(self, entries: list[_Entry], outcomes: list[Outcome]) -> None:
         answers: list[tuple[Callable[[Outcome], None], Outcome]] = []
-        topics: dict[str, None] = {}
+        topics: set[str] = set()
         for entry, outcome in zip(entries, outcomes, strict=True):
-            if not isinstance(outcome, StoreError):
-                for topic in entry.unit.topics:
-                    topics[topic] = None
+            if entry.unit.topics and not isinstance(outcome, StoreError):
+                topics.update(entry.unit.topics)
             if entry.on_loop:
                 answers.append((entry.done, outcome))
             else:
@@ -214,7 +233,10 @@ class GroupCommit:
 
     def _give(self, answers: list[tuple[Callable[[Outcome], None], Outcome]], topics: Iterable[str]) -> None:
         for done, outcome in answers:
-            _tell(done, outcome)
+            try:
+                done(outcome)
+            except Exception:  # noqa: BLE001 - the others still have to hear
+                _log.exception("who was told of a commit raised")
         if topics:
             self.changes.announce(topics)
 

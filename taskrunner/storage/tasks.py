@@ -71,7 +71,8 @@ class TaskStore:
     def __init__(self, engine: Engine, clock: Clock, *, default_retries: int, default_losses: int) -> None:
         self._engine = engine
         self._clock = clock
-        self._defaults = {"default_retries": default_retries, "default_losses": default_losses}
+        self._default_retries = default_retries
+        self._default_losses = default_losses
 
     # ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────
     async def enqueue(self, new: NewTask) -> str:
@@ -104,30 +105,32 @@ class TaskStore:
         except Rejected as rejected:
             raise _no_session(rejected, new) from rejected
         written = zip(unit.statements, results, strict=True)
-        return [str(rows[0][0] if rows else statement.params["id"]) for statement, rows in written]
+        return [(rows[0][0] if rows else statement.params["id"]) for statement, rows in written]  # type: ignore[misc]
 
     def _enqueue(self, new: NewTask, now: datetime) -> Statement:
         keyed = new.unique_key is not None or new.idempotency_key is not None
-        run_at = new.run_at or (after(now, new.delay) if new.delay else now)
+        at = stamp(now)
+        run_at = new.run_at or (after(now, new.delay) if new.delay else None)
         return Statement(
             "enqueue_keyed" if keyed else "enqueue",
             {
-                "id": self._clock.new_id(),
+                "id": self._clock.new_id(now),
                 "session_id": new.session_id,
                 "parent_task_id": new.parent_task_id,
                 "type": new.type,
                 "input": new.input,
                 "queue": new.queue,
                 "priority": new.priority,
-                "run_at": stamp(run_at),
+                "run_at": stamp(run_at) if run_at else at,
                 "unique_key": new.unique_key,
                 "on_conflict": new.on_conflict,
                 "idempotency_key": new.idempotency_key,
                 "max_retries": new.max_retries,
                 "timeout": new.timeout,
                 "max_losses": new.max_losses,
-                "now": stamp(now),
-                **self._defaults,
+                "now": at,
+                "default_retries": self._default_retries,
+                "default_losses": self._default_losses,
             },
             expect_rows=1,
         )
