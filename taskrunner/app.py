@@ -112,6 +112,9 @@ class TaskRunner(Tasks):
         """Call `listener` with the fields of every `event`, such as "task.completed"; "*" is every event.
 
         It is called at once and must not block; news of a blocked loop and of leaked code comes from another thread.
+
+        Raises:
+            InvalidInput: there is no such event, or the listener is not a plain function.
         """
         self._events.on(event, listener)
 

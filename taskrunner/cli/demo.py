@@ -72,8 +72,9 @@ def demo_command(
 ) -> int:
     """Survey the Python standard library of this machine, kill the supervisor half-way, and prove what came of it.
 
-    It needs no network. Every step notes in a log outside the database what it does; what is proved is derived from
-    that log. The same command with the same --db goes on with a survey that was interrupted, whoever killed what.
+    It needs no network. Every step notes in a log outside the database what it does, and the demo which steps were
+    recorded before it starts another supervisor; what is proved is derived from that log. The same command with the
+    same --db goes on with a survey that was interrupted, whoever killed what.
     Without --db it makes a fresh folder; it never touches the store that TASKRUNNER_DB names.
     """
     db, out = _places(door.db, out)
@@ -140,7 +141,7 @@ async def _prove(survey: Survey, report: Report, *, kill: bool) -> int:
     figures = figures_of(effects)
     missing, notes = await survey.missing(), await survey.notes()
     strange = unwitnessed(await survey.recorded(), effects)
-    terminal.say(f"\nWhat happened, by {survey.witness}, which the steps wrote outside the database:")
+    terminal.say(f"\nWhat happened, by {survey.witness}, which was written outside the database:")
     terminal.print_fields(_lines(figures, report, missing, notes))
     terminal.say(f"\nThe report:\n  {report.markdown}\n  {report.csv}")
     wrong = [
