@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from benchmarks import claim, drain, enqueue, latency, steps
+from benchmarks import claim, drain, enqueue, latency, processes, recovery, steps
 from benchmarks.measure import Race, Result, machine, run_races
 from benchmarks.report import as_json, facts_line, table
 from benchmarks.sizes import FULL, QUICK, Sizes
@@ -22,6 +22,8 @@ SINGLES: dict[str, Single] = {
     "claim": claim.measure,
     "start": latency.measure_starts,
     "idle": latency.measure_idle,
+    "processes": processes.measure,
+    "recovery": recovery.measure,
 }
 
 

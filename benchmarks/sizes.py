@@ -27,8 +27,12 @@ class Sizes:
     claims: int
     starts: int
     """Tasks whose way from enqueue to start is timed."""
+    cancels: int
+    """Running tasks that are cancelled from another process."""
     idle: float
     """Seconds for which an idle supervisor is watched."""
+    recoveries: int
+    """Killed supervisors that are recovered from, each in a store of its own."""
 
     def calls(self, callers: int, durability: Durability) -> int:
         """How many calls so many callers make together."""
@@ -49,7 +53,9 @@ FULL = Sizes(
     waiting=10_000,
     claims=120,
     starts=300,
-    idle=5.0,
+    cancels=200,
+    idle=10.0,
+    recoveries=5,
 )
 
 QUICK = Sizes(
@@ -64,5 +70,7 @@ QUICK = Sizes(
     waiting=400,
     claims=5,
     starts=20,
+    cancels=5,
     idle=0.3,
+    recoveries=1,
 )

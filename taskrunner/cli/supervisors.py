@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from taskrunner.core.clock import Clock
 from taskrunner.core.model import SupervisorRow
-from taskrunner.runtime.liveness import Identity, folder_of, judge
+from taskrunner.runtime.liveness import Identity, judge
+from taskrunner.storage.bells import folder_of
 from taskrunner.storage.owners import NANOSECONDS
 from taskrunner.storage.store import Store
 

@@ -182,6 +182,8 @@ class SupervisorRow:
     host: str
     lock_name: str
     """The file in the store's folder that it holds an exclusive flock on while it lives."""
+    bell: str | None = None
+    """The socket in the store's folder by which it is woken; None: it has none, and polls."""
     expires_at: int
     """When its lease runs out, in nanoseconds of CLOCK_MONOTONIC."""
     started_at: datetime

@@ -15,7 +15,8 @@ from taskrunner.core.durations import stamp
 from taskrunner.core.errors import StoreError
 from taskrunner.core.loop import LoopRef
 from taskrunner.core.model import SupervisorRow
-from taskrunner.runtime.liveness import Identity, OwnLock, folder_of, judge, remove_locks, wait_for_death
+from taskrunner.runtime.liveness import Identity, OwnLock, judge, remove_locks, wait_for_death
+from taskrunner.storage.bells import folder_of
 from taskrunner.storage.engine import Refused
 from taskrunner.storage.owners import NANOSECONDS
 from taskrunner.storage.sqlite_connection import version
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from taskrunner.core.events import Events
     from taskrunner.core.model import TaskType
     from taskrunner.core.settings import Settings
+    from taskrunner.storage.bells import Bell
     from taskrunner.storage.engine import Outcome
     from taskrunner.storage.store import Store
 
@@ -49,6 +51,7 @@ class Lease:
         self._here = Identity.of_this_process(clock)
         self._folder = folder_of(store.path)
         self._lock: OwnLock | None = None
+        self._bell: Bell | None = None
         self._stop_beating: Callable[[], None] = lambda: None
         self._watched: dict[str, anyio.CancelScope] = {}
         self._beat_at = clock.monotonic()
@@ -56,12 +59,13 @@ class Lease:
         self._over = False
 
     async def take(self, types: Iterable[TaskType]) -> None:
-        """Lock this incarnation's file, store its row and let its heart beat.
+        """Lock this incarnation's file, hang its bell, store its row and let its heart beat.
 
         Raises:
             StoreError: the store or the folder beside it cannot be written.
         """
         self._lock = OwnLock.take(self._store.path, self.id)
+        self._bell = self._store.engine.bells.hang(self.id)
         now = self._clock.now()
         row = SupervisorRow(
             id=self.id,
@@ -71,6 +75,7 @@ class Lease:
             start_time=self._here.start_time,
             host=self._here.host,
             lock_name=self._lock.name,
+            bell=None if self._bell is None else self._bell.name,
             expires_at=0,
             started_at=now,
             beat_at=now,
@@ -80,7 +85,7 @@ class Lease:
         try:
             await self._store.owners.register(row, version(), self._settings.lease, types)
         except StoreError:
-            self._lock.release()
+            self._leave()
             raise
         except BaseException:  # a cancellation does not take the row back
             with anyio.CancelScope(shield=True):
@@ -102,9 +107,25 @@ class Lease:
         except StoreError:  # a file that stays, and is free, is the proof for the others that nobody is here
             return
         finally:
-            if self._lock is not None:
-                self._lock.release(keep_file=living is None)
+            self._leave(keep_file=living is None)
         remove_locks(self._folder, living)
+
+    def _leave(self, *, keep_file: bool = False) -> None:
+        """Take the bell down, and let go of the lock."""
+        if self._bell is not None:
+            self._store.engine.bells.take_down(self._bell)
+        if self._lock is not None:
+            self._lock.release(keep_file=keep_file)
+
+    @property
+    def has_bell(self) -> bool:
+        """Whether others can ring us."""
+        return self._bell is not None
+
+    async def answer_bell(self) -> None:
+        """Hear what other processes have committed, if they can tell us; until it is cancelled."""
+        if self._bell is not None:
+            await self._store.engine.bells.answer(self._bell)
 
     def lose(self) -> None:
         """Hear that this incarnation was taken for dead. It is told once, and not when it is over already."""

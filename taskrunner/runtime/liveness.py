@@ -24,21 +24,14 @@ import anyio
 from taskrunner.core.clock import Clock
 from taskrunner.core.errors import StoreError
 from taskrunner.core.model import SupervisorRow
+from taskrunner.storage.bells import folder_of
 
 POLL: Final = 0.25
 """Seconds between two looks at a supervisor whose process cannot be watched."""
 
-LOOK_AGAIN: Final = 1.0
-"""Seconds between two looks at one whose process can: its lock tells more than its end."""
-
 _LOCK_NAME = re.compile(r"[\w-]+\.lock")
 _PATIENCE = 100  # times that another process may remove our folder under us: more is no coincidence
 _LARGEST_PID = 2**31 - 1
-
-
-def folder_of(db: Path) -> Path:
-    """The folder of a store beside its file, for what lives only while processes do."""
-    return db.with_name(f"{db.name}.d")
 
 
 # ── who a process is ──────────────────────────────────────────────────────────────────────────────────────────────────
@@ -204,7 +197,7 @@ def _lock_at_its_place(descriptor: int, path: Path) -> bool:
 
 
 def remove_locks(folder: Path, living: Collection[str]) -> None:
-    """Remove the lock files that nobody holds, and the folder if it is empty then: what killed processes left behind.
+    """Remove the lock files that nobody holds, their bells, and the folder if it is empty then: what the killed left.
 
     `living` are the lock names in the rows that have not ended; they stay, as the proof of a death that is yet to be
     found. So does what is locked: its supervisor is alive, and its row is about to be written.
@@ -213,6 +206,8 @@ def remove_locks(folder: Path, living: Collection[str]) -> None:
         for path in folder.iterdir():
             if _LOCK_NAME.fullmatch(path.name) and path.name not in living:
                 _remove_if_free(path)
+            elif path.suffix == ".bell" and not path.with_suffix(".lock").exists():
+                path.unlink(missing_ok=True)  # its lock was made before it, and removed before it
         folder.rmdir()
 
 
@@ -222,6 +217,7 @@ def _remove_if_free(path: Path) -> None:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.unlink()
+            path.with_suffix(".bell").unlink(missing_ok=True)
         finally:
             os.close(descriptor)
 
@@ -247,7 +243,8 @@ async def wait_for_death(row: SupervisorRow, here: Identity, folder: Path) -> st
     """Wait until a supervisor is certainly dead, and return why. It may take for ever: cancel it.
 
     Where its process can be watched this returns a few milliseconds after its end; otherwise its lock is tried every
-    quarter of a second, and where there is no lock to see either, only the lease is left.
+    quarter of a second, and where there is no lock to see either, only the lease is left. (One that has ended in a
+    process that goes on is found by `judge`: its lock is free.)
     """
     watched = _open_process(row, here)
     try:
@@ -255,9 +252,8 @@ async def wait_for_death(row: SupervisorRow, here: Identity, folder: Path) -> st
             if watched is None:
                 await anyio.sleep(POLL)
                 continue
-            with anyio.move_on_after(LOOK_AGAIN):
-                await anyio.wait_readable(watched)
-                return f"its process {row.pid} is gone"
+            await anyio.wait_readable(watched)
+            return f"its process {row.pid} is gone"
         return reason
     finally:
         if watched is not None:

@@ -15,7 +15,7 @@ from taskrunner.core.errors import LeaseLost, StoreBusy, StoreError
 from taskrunner.core.loop import see_through
 from taskrunner.runtime.keeper import Keeper
 from taskrunner.runtime.leases import Lease
-from taskrunner.storage.tasks import CANCEL, WORK
+from taskrunner.storage.changes import CANCEL, OWNERS, WORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -31,8 +31,8 @@ CLEAN_UP = 1.0
 """Seconds that a body has to unwind when its supervisor stops and the grace is over."""
 
 MEET = 0.5
-"""Seconds between two looks at the other supervisors at most: a newcomer must be known, and watched, before it may die
-without being missed for a second."""
+"""Seconds between two looks at the other supervisors at most, where no newcomer can ring us: it must be known, and
+watched, before it may die without being missed for a second."""
 
 HOT_QUEUES = 16
 """Queues that are claimed from without being asked first whether they hold anything."""
@@ -116,6 +116,7 @@ class Supervisor:
         group: anyio.abc.TaskGroup,
         task_status: anyio.abc.TaskStatus[None],
     ) -> None:
+        group.start_soon(lease.answer_bell)
         await self._sweep(lease, group)  # before the first claim: what the dead have left is due at once
         group.start_soon(self._sweeps, lease, group)
         group.start_soon(self._watch_cancels, keeper)
@@ -198,9 +199,11 @@ class Supervisor:
 
     # ── beside it ────────────────────────────────────────────────────────────────────────────────────────────────────
     async def _sweeps(self, lease: Lease, group: anyio.abc.TaskGroup) -> None:
-        while True:
-            await anyio.sleep(min(self._settings.sweep, MEET))
-            await self._sweep(lease, group)
+        pause = self._settings.sweep if lease.has_bell else min(self._settings.sweep, MEET)
+        with self._store.engine.listen((OWNERS,)) as news:
+            while True:
+                await news.wait(pause)
+                await self._sweep(lease, group)
 
     async def _sweep(self, lease: Lease, group: anyio.abc.TaskGroup) -> None:
         try:

@@ -4,25 +4,45 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Final
 
 import anyio
 
+WORK: Final = "work"
+"""The topic of commits that made something runnable."""
+
+CANCEL: Final = "cancel"
+"""The topic of commits that asked a running task to end."""
+
+OWNERS: Final = "owners"
+"""The topic of commits by which a supervisor came."""
+
+RUNG: Final = frozenset({WORK, CANCEL, OWNERS})
+"""Topics that concern other processes' supervisors: their bells are rung for them (`bells`)."""
+
+POLL: Final = 0.05
+"""Seconds between two looks for other processes' commits, where no bell tells of them: each costs 0.1 ms of a core."""
+
+SAFETY: Final = 1.0
+"""The same where a bell does: for a ring that was lost, and for programs that ring nobody, such as a database shell."""
+
 
 class Changes:
-    """The listeners of one store. `look_out` is told whether there are any: then other processes are watched."""
+    """The listeners of one store. `look_out` is told how often, in seconds, to look for other processes' commits."""
 
-    def __init__(self, look_out: Callable[[bool], None]) -> None:
+    def __init__(self, look_out: Callable[[float | None], None]) -> None:
         self._look_out = look_out
         self._listening: dict[str, set[News]] = {}
+        self._bells = 0
+        self._pace: float | None = None
 
     @contextmanager
     def listen(self, topics: Sequence[str]) -> Iterator[News]:
         """Collect the news of these topics from now on: look at the store inside, so that nothing is missed."""
         news = News()
-        if not self._listening:
-            self._look_out(True)  # noqa: FBT003 - whether anybody listens
         for topic in topics:
             self._listening.setdefault(topic, set()).add(news)
+        self._set_pace()
         try:
             yield news
         finally:
@@ -31,8 +51,18 @@ class Changes:
                 listening.discard(news)
                 if not listening:
                     del self._listening[topic]
-            if not self._listening:
-                self._look_out(False)  # noqa: FBT003 - as above
+            self._set_pace()
+
+    @contextmanager
+    def belled(self) -> Iterator[None]:
+        """Rely on a bell for what is rung, for as long as the block runs: whoever hears it calls `announce`."""
+        self._bells += 1
+        self._set_pace()
+        try:
+            yield
+        finally:
+            self._bells -= 1
+            self._set_pace()
 
     def announce(self, topics: Iterable[str]) -> None:
         """Wake who listens to one of the topics."""
@@ -41,8 +71,19 @@ class Changes:
                 news.wake()
 
     def announce_all(self) -> None:
-        """Wake everybody: another process has committed something."""
-        self.announce(list(self._listening))
+        """Wake everybody but those who watch supervisors come: another process has committed something.
+
+        Whoever watches them without a bell looks by itself, and more rarely than others commit.
+        """
+        self.announce([topic for topic in self._listening if topic != OWNERS])
+
+    def _set_pace(self) -> None:
+        pace = None
+        if self._listening:
+            pace = SAFETY if self._bells and self._listening.keys() <= RUNG else POLL
+        if pace != self._pace:
+            self._pace = pace
+            self._look_out(pace)
 
 
 class News:

@@ -7,6 +7,7 @@ is truncated (measured with a reader always present: 69 MB at most, 861 MB witho
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -18,16 +19,22 @@ import apsw
 
 from taskrunner.core.errors import StoreError
 from taskrunner.core.loop import spawn_thread
+from taskrunner.storage.bells import folder_of
 from taskrunner.storage.sqlite_connection import FSYNC_ERRORS, close
 
 if TYPE_CHECKING:
     from taskrunner.storage.readers import Readers
+
+_log = logging.getLogger("taskrunner")
 
 PASSIVE_ABOVE = 4 * 1024 * 1024
 """Bytes of WAL above which it is copied into the database."""
 
 TRUNCATE_ABOVE = 32 * 1024 * 1024
 """Bytes of WAL above which the readers are asked to step aside."""
+
+WARN_ABOVE = 128 * 1024 * 1024
+"""Bytes of WAL above which somebody should know: our own readers never keep it that large."""
 
 PAUSE = 0.1
 """Seconds between two checkpoints."""
@@ -50,12 +57,13 @@ class Checkpointer:
         broken: Callable[[apsw.Error], None],
     ) -> None:
         self._wal = Path(f"{path}-wal")
-        self._lock = Path(f"{path}.d") / "checkpoint.lock"
+        self._lock = folder_of(path) / "checkpoint.lock"
         self._connect = connect
         self._readers = readers
         self._broken = broken
         self._rounds = 1
         self._rounds_left = 0
+        self._warned = False
         self._wanted = threading.Event()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
@@ -99,11 +107,24 @@ class Checkpointer:
     def _checkpoint(self, connection: apsw.Connection) -> None:
         try:
             connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-            if self._size() > TRUNCATE_ABOVE:
+            if (size := self._size()) > TRUNCATE_ABOVE:
                 self._truncate(connection)
+            self._warn(size)
         except apsw.Error as error:
             if getattr(error, "extendedresult", None) in FSYNC_ERRORS:
                 self._broken(error)
+
+    def _warn(self, size: int) -> None:
+        """Say once that the WAL grows; again when it had become small meanwhile."""
+        if size > WARN_ABOVE and not self._warned:
+            self._warned = True
+            _log.warning(
+                "%s has grown to %d MB, for some program keeps a read transaction open; it is cut off when that ends",
+                self._wal,
+                size >> 20,
+            )
+        elif size < TRUNCATE_ABOVE:
+            self._warned = False
 
     def _truncate(self, connection: apsw.Connection) -> None:
         """Cut the WAL off; while somebody else's reader keeps it from that, the attempts become rare."""

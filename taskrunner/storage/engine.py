@@ -43,7 +43,7 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
 
     statements: tuple[Statement, ...]
     topics: tuple[str, ...] = ()
-    """What becomes news with the commit: `work`, `cancel`, `task:ID`. Waiters on these topics are woken."""
+    """What becomes news with the commit: those of `changes`, `task:ID`. Waiters on these topics are woken."""
 
 
 class Refused(StoreError):

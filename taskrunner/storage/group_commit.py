@@ -3,7 +3,8 @@
 It drains what has queued up while the last commit waited for the disk, and what comes in while it writes that; commits
 it at once, and wakes all callers with one call into the event loop. No lingering: the wait for the disk is the window
 (measured: a linger of 1 ms halves the throughput at 64 callers). It also beats the heart of a supervisor, because it
-runs whatever blocks the event loop, and looks for the commits of other processes, so that an idle loop can sleep.
+runs whatever blocks the event loop, rings the bells of other processes, and looks for their commits, so that an idle
+loop can sleep.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import msgspec
 
 from taskrunner.core.errors import StoreBusy, StoreError, StoreUnknown
 from taskrunner.core.loop import LoopRef, Reply, call_in_thread, spawn_thread
-from taskrunner.storage.changes import Changes
+from taskrunner.storage.changes import RUNG, Changes
 
 if TYPE_CHECKING:
     from taskrunner.core.clock import Clock
@@ -31,9 +32,6 @@ _log = logging.getLogger("taskrunner")
 
 MAX_UNITS = 1_024
 """Units of one commit: bounds how long other processes wait for the write lock (20-30 ms)."""
-
-POLL = 0.05
-"""Seconds between two looks for commits of other processes, while anybody listens: each costs 0.1 ms of a core."""
 
 BEAT_AGAIN = 0.5
 """Seconds after which a beat that met a locked store is tried again."""
@@ -62,18 +60,20 @@ class GroupCommit:
 
     `commit` writes a list of units, and those that it is then handed by its second argument, until there are none; it
     adds them to the list, and returns the outcomes of all. `look` returns a number that changes when another process
-    has committed; it is asked for while anybody listens to `changes`.
+    has committed; it is asked for while anybody listens to `changes`. `ring` tells other processes of what is news.
     """
 
     def __init__(
         self,
         commit: Callable[[list[Unit], Callable[[], list[Unit]]], list[Outcome]],
         look: Callable[[], int],
+        ring: Callable[[Iterable[str]], None],
         clock: Clock,
     ) -> None:
         self.changes = Changes(self._look_out)
         self._commit = commit
         self._look = look
+        self._ring = ring
         self._clock = clock
         self._loop = LoopRef()
         self._queue: list[_Entry] = []
@@ -83,8 +83,8 @@ class GroupCommit:
         self._hearts: list[_Heart] = []
         self._door = threading.Lock()  # nothing may come in behind the thread's back once it was told to end
         self._closing = False
-        self._looking = False
-        self._look_at = 0.0
+        self._look_every: float | None = None
+        self._looked_at = 0.0
         self._seen: int | None = None
         self._thread: threading.Thread | None = None
 
@@ -162,15 +162,15 @@ class GroupCommit:
         self._answer(entries, outcomes)
         self._look_again()
 
-    def _look_out(self, wanted: bool) -> None:  # noqa: FBT001 - a listener's call
-        self._looking = wanted
+    def _look_out(self, every: float | None) -> None:
+        self._look_every = every
         self._call()
 
     def _look_again(self) -> None:
         """See whether another process has committed, if anybody wants to know and the last look was long enough ago."""
-        now = self._clock.monotonic()
-        if self._looking and now >= self._look_at:
-            self._look_at = now + POLL
+        now, every = self._clock.monotonic(), self._look_every
+        if every is not None and now >= self._looked_at + every:
+            self._looked_at = now
             before, self._seen = self._seen, self._look()
             if before not in {None, self._seen}:
                 self._loop.post(self.changes.announce_all)
@@ -195,7 +195,9 @@ class GroupCommit:
 
     def _run(self) -> None:
         while not (self._closing and not self._queue):
-            moments = [heart.due for heart in self._hearts] + [self._look_at] * self._looking
+            moments = [heart.due for heart in self._hearts]
+            if (every := self._look_every) is not None:
+                moments.append(self._looked_at + every)
             due = min(moments, default=None)
             self.turn(None if due is None else max(0.0, due - self._clock.monotonic()))
 
@@ -228,6 +230,8 @@ class GroupCommit:
                 answers.append((entry.done, outcome))
             else:
                 _tell(entry.done, outcome)
+        if rung := topics & RUNG:
+            self._ring(rung)
         if answers or topics:
             self._loop.post(self._give, answers, topics)
 

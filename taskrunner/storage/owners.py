@@ -7,9 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from taskrunner.core.durations import stamp
+from taskrunner.storage.changes import OWNERS, WORK
 from taskrunner.storage.engine import Statement, Unit
 from taskrunner.storage.rows import supervisor_of
-from taskrunner.storage.tasks import WORK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -41,13 +41,15 @@ class Owners:
             "start_time": row.start_time,
             "host": row.host,
             "lock_name": row.lock_name,
+            "bell": row.bell,
             "version": version,
             "expires_at": self._expiry(lease),
             "now": now,
         }
         forget = Statement("forget_supervisors", {"before": stamp(row.started_at - ENDED_KEPT)})
         known = [Statement("register_type", {**_type(kind), "now": now}) for kind in types]
-        await self._engine.write(Unit((Statement("register_supervisor", me, expect_rows=1), forget, *known)))
+        unit = Unit((Statement("register_supervisor", me, expect_rows=1), forget, *known), topics=(OWNERS,))
+        await self._engine.write(unit)
 
     def keep_beating(
         self, supervisor_id: str, lease: float, interval: float, told: Callable[[Outcome], None]

@@ -81,8 +81,8 @@ def supervisor_of(row: Row) -> SupervisorRow:
     value: Any = row
     return SupervisorRow(
         id=value[0], boot_id=value[1], pid=value[2], pid_namespace=value[3], start_time=value[4], host=value[5],
-        lock_name=value[6], expires_at=value[7], started_at=moment(value[8]), beat_at=moment(value[9]),
-        ended_at=_moment(value[10]), ended_how=value[11],
+        lock_name=value[6], bell=value[7], expires_at=value[8], started_at=moment(value[9]), beat_at=moment(value[10]),
+        ended_at=_moment(value[11]), ended_how=value[12],
     )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from taskrunner.core.durations import stamp
 from taskrunner.core.errors import InvalidInput, StoreBusy, StoreError
 from taskrunner.core.loop import call_in_thread
 from taskrunner.storage import guard
+from taskrunner.storage.bells import Bells, folder_of
 from taskrunner.storage.checkpoint import CUT_WITHIN, Checkpointer
 from taskrunner.storage.engine import Statement, Unit, Unreadable, load_migrations, load_queries
 from taskrunner.storage.group_commit import GroupCommit
@@ -31,7 +32,7 @@ from taskrunner.storage.sqlite_connection import (
 from taskrunner.storage.sqlite_writer import Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Coroutine, Iterable, Sequence
     from contextlib import AbstractContextManager
 
     from taskrunner.core.clock import Clock
@@ -62,7 +63,8 @@ class SQLiteEngine:
         self._writer: Writer | None = None
         self._readers = Readers(self._reader, self._translate)
         self._checkpointer = Checkpointer(path, self._checkpointing, self._readers, self._no_longer_safe)
-        self._group = GroupCommit(self._commit, self._look, clock)
+        self._group = GroupCommit(self._commit, self._look, self._ring, clock)
+        self.bells = Bells(folder_of(path), self._group.changes)
 
     @classmethod
     async def open(
@@ -203,6 +205,7 @@ class SQLiteEngine:
             if self._writer is not None:
                 last_first.callback(self._writer.finish)
             last_first.callback(self._checkpointer.close)
+            last_first.callback(self.bells.close)
             last_first.callback(self._readers.close)
 
     def _connect(self, busy_timeout: float | None = None, *, writing: bool = True) -> apsw.Connection:
@@ -239,6 +242,9 @@ class SQLiteEngine:
         outcomes = self._require_writer().commit(units, late)
         self._checkpointer.nudge()
         return outcomes
+
+    def _ring(self, topics: Iterable[str]) -> None:
+        self.bells.ring(self._require_writer().bells, topics)
 
     def _look(self) -> int:
         """The file's change counter as SQLite tells it: it moves when another connection commits (7 µs, no disk)."""

@@ -42,6 +42,8 @@ class Writer:
         self._token = 0
         self._at = ""
         self._broken: StoreError | None = None
+        self.bells: list[str] = []
+        """The bells of the supervisors that were registered when the last transaction was committed."""
         self.connection = reconnect()
         self._cursor = self.connection.cursor()  # a cursor of its own for each statement takes half a microsecond more
 
@@ -102,6 +104,7 @@ class Writer:
         execute = self.connection.execute
         execute("BEGIN IMMEDIATE")
         before = self.connection.total_changes()
+        self.bells = []
         try:
             outcomes = [self._apply(unit, alone=savepoints) for unit in units]
             while joining := late():
@@ -187,7 +190,8 @@ class Writer:
         self._token += 1
         query = self._queries["mark_commit"]
         mark: dict[str, Value] = {"id": self._id, "token": self._token, "opened_at": self._opened_at}
-        self.connection.execute(query.sql, query.bind(mark)).fetchall()
+        bells = self.connection.execute(query.sql, query.bind(mark)).fetchall()[0][0]
+        self.bells = [] if bells is None else str(bells).split()
 
     def _after_failed_commit(self, error: apsw.Error, outcomes: list[Outcome]) -> list[Outcome]:
         """An error out of COMMIT means unknown: the transaction's own mark tells whether it happened."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from taskrunner.core.durations import after, moment, stamp
 from taskrunner.core.errors import InvalidInput, LeaseLost, NoSession, StoreError, TaskNotFound, TaskRunnerError
+from taskrunner.storage.changes import CANCEL, WORK
 from taskrunner.storage.engine import Refused, Rejected, Statement, Unit, Unreadable
 from taskrunner.storage.rows import task_of
 
@@ -18,12 +19,6 @@ if TYPE_CHECKING:
     from taskrunner.core.model import Fence, NewTask, Task
     from taskrunner.core.states import Status
     from taskrunner.storage.engine import Engine, Row, Rows, Value
-
-WORK = "work"
-"""The topic of commits that made something runnable."""
-
-CANCEL = "cancel"
-"""The topic of commits that asked a running task to end."""
 
 
 def task_topic(task_id: str) -> str:
@@ -235,7 +230,8 @@ class TaskStore:
 
     def ending(self, fence: Fence, end: Statement, before: Sequence[Statement] = ()) -> Unit:
         """The unit that ends an attempt, with what the attempt still has to write."""
-        return Unit((*before, end), topics=(WORK, task_topic(fence.task_id)))
+        work = (WORK,) if end.name in {"fail", "release"} else ()  # it may be run again, and not by us
+        return Unit((*before, end), topics=(*work, task_topic(fence.task_id)))
 
     async def end(self, fence: Fence, end: Statement, before: Sequence[Statement] = ()) -> Status:
         """End an attempt and return the task's status.

@@ -15,7 +15,8 @@ import pytest
 from taskrunner.core.clock import Clock
 from taskrunner.core.errors import StoreError
 from taskrunner.runtime import liveness
-from taskrunner.runtime.liveness import Identity, OwnLock, folder_of, judge, parse_stat, remove_locks
+from taskrunner.runtime.liveness import Identity, OwnLock, judge, parse_stat, remove_locks
+from taskrunner.storage.bells import folder_of
 from tests.unit.processes import ours, owner, python, without_lock
 
 CLOCK = Clock()
@@ -106,7 +107,8 @@ def test_locks_are_taken_while_others_clean_up(db: Path, folder: Path) -> None:
 import sys
 from pathlib import Path
 from taskrunner.core.clock import Clock
-from taskrunner.runtime.liveness import OwnLock, folder_of, remove_locks
+from taskrunner.runtime.liveness import OwnLock, remove_locks
+from taskrunner.storage.bells import folder_of
 db = Path(sys.argv[1])
 for _ in range(300):
     lock = OwnLock.take(db, Clock().new_id())
@@ -242,7 +244,8 @@ def test_a_child_of_ours_leaves_our_lock_alone(db: Path, here: Identity, folder:
 import os, sys
 from pathlib import Path
 from taskrunner.core.clock import Clock
-from taskrunner.runtime.liveness import OwnLock, folder_of
+from taskrunner.runtime.liveness import OwnLock
+from taskrunner.storage.bells import folder_of
 lock = OwnLock.take(Path(sys.argv[1]), "one")
 if (child := os.fork()) == 0:
     lock.release()

@@ -15,7 +15,8 @@ import pytest
 
 from taskrunner.core.clock import Clock
 from taskrunner.core.model import SupervisorRow
-from taskrunner.runtime.liveness import Identity, folder_of, wait_for_death
+from taskrunner.runtime.liveness import Identity, wait_for_death
+from taskrunner.storage.bells import folder_of
 from tests.unit.processes import owner, python, without_lock
 
 CLOCK = Clock()
@@ -66,14 +67,6 @@ async def test_a_kill_is_noticed_where_only_the_lock_is_in_sight(db: Path, here:
         reason, late = await end_of(row, here, folder, other.kill)
     assert reason == "its lock was released"
     assert late < 1
-
-
-async def test_a_released_lock_wakes_whoever_waits_for_the_process(db: Path, here: Identity, folder: Path) -> None:
-    """The process lives on, its supervisor does not: the lock is looked at every second."""
-    with owner(db, "release") as other:
-        reason, late = await end_of(other.row, here, folder, other.say)
-    assert reason == "its lock was released"
-    assert late < 2
 
 
 async def test_without_pidfd_the_death_is_polled(
@@ -134,7 +127,8 @@ from dataclasses import replace
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).resolve().parents[2])!r})
 from taskrunner.core.clock import Clock
-from taskrunner.runtime.liveness import Identity, OwnLock, folder_of, judge
+from taskrunner.runtime.liveness import Identity, OwnLock, judge
+from taskrunner.storage.bells import folder_of
 from tests.unit.processes import ours, owner, row_of, without_lock
 db, here = Path(sys.argv[1]), Identity.of_this_process(Clock())
 """

@@ -169,7 +169,7 @@ CREATE TABLE supervisors(
   start_time INTEGER NOT NULL,
   host TEXT NOT NULL,
   lock_name TEXT NOT NULL,
-  bell TEXT,
+  bell TEXT CHECK (bell IS NULL OR typeof(bell) = 'text' AND bell NOT GLOB '*[^-._0-9A-Za-z]*'), -- NULL: it has none
   version TEXT NOT NULL,
   expires_at INTEGER NOT NULL,
   started_at TEXT NOT NULL,
@@ -202,6 +202,7 @@ CREATE INDEX tasks_claim ON tasks(queue, priority, seq) WHERE status = 'pending'
 CREATE INDEX tasks_due ON tasks(run_at) WHERE status = 'pending' AND hold = 1;
 CREATE INDEX tasks_waiting ON tasks(waiting_for, seq) WHERE status = 'pending' AND hold = 3;
 CREATE INDEX tasks_running ON tasks(lease_owner) WHERE status = 'running';
+CREATE INDEX supervisors_living ON supervisors(bell) WHERE ended_at IS NULL;
 CREATE INDEX tasks_parent ON tasks(parent_task_id) WHERE parent_task_id IS NOT NULL;
 CREATE UNIQUE INDEX tasks_unique ON tasks(type, unique_key) WHERE unique_key IS NOT NULL AND status IN ('pending', 'running');
 CREATE UNIQUE INDEX tasks_idempotency ON tasks(type, idempotency_key) WHERE idempotency_key IS NOT NULL;

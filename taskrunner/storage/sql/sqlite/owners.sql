@@ -1,9 +1,9 @@
 -- part: supervisor_columns
-id, boot_id, pid, pid_namespace, start_time, host, lock_name, expires_at, started_at, beat_at, ended_at, ended_how
+id, boot_id, pid, pid_namespace, start_time, host, lock_name, bell, expires_at, started_at, beat_at, ended_at, ended_how
 
 -- name: register_supervisor
-INSERT INTO supervisors(id, boot_id, pid, pid_namespace, start_time, host, lock_name, version, expires_at, started_at, beat_at)
-VALUES (:id, :boot_id, :pid, :pid_namespace, :start_time, :host, :lock_name, :version, :expires_at, :now, :now)
+INSERT INTO supervisors(id, boot_id, pid, pid_namespace, start_time, host, lock_name, bell, version, expires_at, started_at, beat_at)
+VALUES (:id, :boot_id, :pid, :pid_namespace, :start_time, :host, :lock_name, :bell, :version, :expires_at, :now, :now)
 
 -- name: register_type
 INSERT INTO task_types(name, queue, priority, max_retries, timeout, max_losses, updated_at)
@@ -22,7 +22,7 @@ SELECT 1 FROM supervisors WHERE id = :owner AND ended_at IS NULL
 
 -- A row that holds text which is not UTF-8 was written by something that is no taskrunner: it must not hide the others.
 -- name: living_supervisors
-SELECT {supervisor_columns} FROM supervisors WHERE ended_at IS NULL
+SELECT {supervisor_columns} FROM supervisors INDEXED BY supervisors_living WHERE ended_at IS NULL
   AND is_utf8(CAST(concat_ws(' ', id, boot_id, pid_namespace, host, lock_name, started_at, beat_at) AS BLOB))
 
 -- name: supervisors

@@ -1,5 +1,7 @@
+-- Who is to be rung after the commit is asked within it: who registers later than that looks at the store by itself.
 -- name: mark_commit
 INSERT INTO writers(id, token, opened_at) VALUES (:id, :token, :opened_at) ON CONFLICT (id) DO UPDATE SET token = excluded.token
+RETURNING (SELECT group_concat(bell, ' ') FROM supervisors INDEXED BY supervisors_living WHERE ended_at IS NULL)
 
 -- name: last_commit
 SELECT token FROM writers WHERE id = :id
