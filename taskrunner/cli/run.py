@@ -17,6 +17,7 @@ from taskrunner.app import TaskRunner
 from taskrunner.cli.app_path import find_runner
 from taskrunner.cli.common import Door, door_options
 from taskrunner.cli.endings import DONE
+from taskrunner.cli.notify import reported
 from taskrunner.core.settings import KNOBS
 
 _WHOLE_NUMBERS: Final = frozenset({"concurrency", "max_losses", "max_retries"})
@@ -74,7 +75,8 @@ async def _supervise(runner: TaskRunner, *, queues: list[str] | None, until_idle
     """Run the supervisor, and end with it: a body that ignores every cancellation would keep the process for ever."""
     leaked: list[object] = []
     runner.on("task.leaked", leaked.append)
-    await runner.run(queues=queues, until_idle=until_idle)
+    async with reported(runner, os.environ):
+        await runner.run(queues=queues, until_idle=until_idle)
     if leaked:
         with suppress(OSError):
             sys.stdout.flush()

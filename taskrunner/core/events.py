@@ -22,6 +22,7 @@ EVENTS: Final = (
     "loop.blocked",
     "store.trouble",
     "supervisor.buried",
+    "supervisor.ready",
     "supervisor.started",
     "supervisor.stopped",
     "supervisor.stopping",

@@ -50,6 +50,7 @@ class Supervisor:
         self._events = workshop.events
         self._hot: list[str] = []
         self._served = ""
+        self._ready = ""
         self._stopping = False
         self._until_idle = False
         self._wake: Callable[[], None] = lambda: None
@@ -169,6 +170,9 @@ class Supervisor:
             self._events.trouble(error, self._clock.monotonic())
             await anyio.sleep(self._settings.sweep)
             return None
+        if self._ready != lease.id:
+            self._ready = lease.id
+            self._events.emit("supervisor.ready", supervisor_id=lease.id)
         served = {task.queue for task in claim.tasks}
         self._served = next((name for name in reversed(asked) if name in served), self._served)
         left = self._in_turn(claim.queues)
