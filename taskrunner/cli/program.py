@@ -22,6 +22,7 @@ _COMMANDS: Final = {
     "demo": ("demo", "Survey the standard library, kill the supervisor half-way, prove that nothing was lost."),
     "doctor": ("doctor", "Say what is in the store, who works on it, and what is wrong with it."),
     "enqueue": ("enqueue", "Enqueue a task by the name of its type."),
+    "health": ("health", "Say by the exit code whether supervisors work on the store and nothing waits too long."),
     "list": ("tasks", "List tasks."),
     "run": ("run", "Run a supervisor, until it is stopped."),
     "show": ("tasks", "Show one task with its attempts and steps."),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import apsw
 
+from taskrunner.core.durations import moment, stamp
 from taskrunner.storage.engine import Engine, Statement, Value
 
 
@@ -34,6 +37,11 @@ class Health:
     async def due(self) -> dict[str, int]:
         """How many tasks could be claimed now, by queue."""
         return await self._counts("due_counts")
+
+    async def due_since(self, now: datetime) -> dict[str, datetime]:
+        """By queue: since when the task that has been due for longest waits, of those that are first in their line."""
+        rows = await self._engine.read(Statement("due_since", {"now": stamp(now)}))
+        return {str(queue): moment(str(since)) for queue, since in rows}
 
     async def running(self) -> dict[str, int]:
         """How many tasks run, by the id of their supervisor."""

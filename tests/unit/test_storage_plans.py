@@ -40,6 +40,7 @@ INDEX: dict[str, list[str]] = {
     "living_owner": [],
     "waiting_counts": ["INDEX tasks_waiting"],
     "due_counts": ["INDEX tasks_claim"],
+    "due_since": ["INDEX tasks_claim (queue=? AND priority=?)", "INDEX tasks_due (run_at<?)"],
     "running_counts": ["INDEX tasks_running"],
     **{
         name: ["sqlite_autoindex_tasks_1 (id=?)"]
@@ -51,7 +52,9 @@ INDEX: dict[str, list[str]] = {
 }
 """What a statement has to go by."""
 
-SMALL = re.compile(r"SCAN (supervisors|names|owners|orphans|\(subquery|CONSTANT ROW)")
+SMALL = re.compile(
+    r"SCAN (supervisors|names|priorities|heads|owners|orphans|\(subquery|\d+ CONSTANT ROWS|CONSTANT ROW)"
+)
 """Scans of what is small by nature: a row for each supervisor or queue, and results of the statement itself."""
 
 PARTIAL = re.compile(r"SCAN tasks USING COVERING INDEX tasks_(running|claim|waiting)$")
