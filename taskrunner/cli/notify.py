@@ -34,9 +34,6 @@ PULSE: Final = 10.0
 LOOK_AGAIN: Final = 1.0
 """Seconds until the next look, at most, after one that found no lease."""
 
-PATIENCE: Final = 1.0
-"""Seconds that a full socket may hold up a message."""
-
 _log = logging.getLogger("taskrunner")
 
 
@@ -72,17 +69,19 @@ class ServiceManager:
             raise InvalidInput(message, path="WATCHDOG_USEC")
         return cls(address, int(usec) / 1_000_000)
 
-    def tell(self, **said: object) -> None:
-        """Send assignments, such as `READY=1`, in one message. A manager that does not listen holds up no task."""
+    def tell(self, **said: object) -> bool:
+        """Send assignments, such as `READY=1`, in one message, and say whether it was taken. It waits for nobody."""
         text = "\n".join(f"{name}={terminal.harmless(value)}" for name, value in said.items())
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as door:
-                door.settimeout(PATIENCE)
+                door.settimeout(0)
                 door.sendto(text.encode(), self._address)
         except OSError as error:
             if not self._deaf:
                 _log.warning("the service manager does not hear us: %s", error)
             self._deaf = True
+            return False
+        return True
 
 
 @asynccontextmanager
@@ -120,7 +119,6 @@ class _Report:
 
     def _ready(self, event: Mapping[str, Any]) -> None:
         self._owner = event["supervisor_id"]
-        self._manager.tell(READY=1, MAINPID=os.getpid(), STATUS=f"working on {self._runner.store.path}")
         self._is_ready.set()
 
     def _lost(self, _event: Mapping[str, Any]) -> None:
@@ -133,8 +131,10 @@ class _Report:
             self._manager.tell(STOPPING=1, STATUS=f"stopping: {event['running']} tasks may end")
 
     async def pulse(self) -> None:
-        """Say again and again that all is well, for as long as it is."""
+        """Say that it is ready, until that is taken; then again and again that all is well, for as long as it is."""
         await self._is_ready.wait()
+        while not self._manager.tell(READY=1, MAINPID=os.getpid(), STATUS=f"working on {self._runner.store.path}"):  # noqa: ASYNC110 - it asks another process
+            await anyio.sleep(LOOK_AGAIN)
         asked = self._manager.watchdog
         rhythm = PULSE if asked is None else asked / 2
         while True:

@@ -35,6 +35,7 @@ as the worker's user: keep the store's file closed to others.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -64,6 +65,14 @@ _LAST_WORDS: Final = 1.0
 """Seconds until the pipes are given up of a program that has ended: one that left its group may hold them for ever."""
 _SOON, _LATER = 0.005, 0.1
 """Seconds between two questions whether a program has ended: at first, and later."""
+
+_FOR_GOOD: Final = frozenset(
+    {
+        *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.ENOEXEC, errno.ELOOP),
+        *(errno.ENAMETOOLONG, errno.E2BIG),
+    }
+)
+"""Why a program cannot be started that no retry would help; all else is a lack of processes, memory or files."""
 
 _GUARD: Final = "trap '' HUP INT QUIT TERM; read -r _; kill -TERM 0; sleep \"$1\"; kill -KILL 0"
 """It leads the process group, so it is there before the program is. It reads from the worker, and what ends that is
@@ -123,12 +132,12 @@ async def run(
         keep=keep,
         check=check,
     )
-    return await ctx.step("run", command.run)
+    return await ctx.step("run", execute, command)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """A program to be run, with its arguments checked: `await ctx.step("build", Command(argv=["make"]).run)`."""
+    """A program to be run, with its arguments checked; the module's docstring tells of them."""
 
     argv: list[str]
     cwd: str | None = None
@@ -165,27 +174,29 @@ class Command:
         if not 0 <= self.keep <= MOST_KEPT:
             yield "keep", self.keep, f"it must be from 0 to {MOST_KEPT:,} bytes"
 
-    async def run(self) -> Finished:
-        """Run it to its end, inside a step.
 
-        Raises:
-            Fail: it cannot be started.
-            CommandFailed: `check`, and it did not end with 0.
-        """
-        began = anyio.current_time()
-        out, err = Kept(self.keep), Kept(self.keep)
-        group = _Group.start(self)
-        with group:
-            async with anyio.create_task_group() as readers:
-                readers.start_soon(_read, group.stdout, out)
-                readers.start_soon(_read, group.stderr, err)
-                timed_out = await group.wait(self.timeout, self.kill_after)
-                readers.cancel_scope.deadline = anyio.current_time() + _LAST_WORDS
-        finished = _finished(group.returncode, anyio.current_time() - began, out, err, timed_out=timed_out)
-        if self.check and (finished.timed_out or finished.exit_code != 0):
-            message = f"{self.argv[0]!r} {_how(finished)}{_last_line(finished.stderr)}"
-            raise CommandFailed(message)
-        return finished
+async def execute(command: Command) -> Finished:
+    """Run a program to its end, as a step of your own task: `await ctx.step("build", execute, Command(argv=["make"]))`.
+
+    Raises:
+        Fail: there is no such program or folder, or it may not be run.
+        CommandFailed: `check`, and it did not end with 0.
+        OSError: the system has no room for another process; a retry may help.
+    """
+    began = anyio.current_time()
+    out, err = Kept(command.keep), Kept(command.keep)
+    group = _Group.start(command)
+    with group:
+        async with anyio.create_task_group() as readers:
+            readers.start_soon(_read, group.stdout, out)
+            readers.start_soon(_read, group.stderr, err)
+            timed_out = await group.wait(command.timeout, command.kill_after)
+            readers.cancel_scope.deadline = anyio.current_time() + _LAST_WORDS
+    finished = _finished(group.returncode, anyio.current_time() - began, out, err, timed_out=timed_out)
+    if command.check and (finished.timed_out or finished.exit_code != 0):
+        message = f"{command.argv[0]!r} {_how(finished)}{_last_line(finished.stderr)}"
+        raise CommandFailed(message)
+    return finished
 
 
 class Kept:
@@ -235,8 +246,10 @@ class _Group:
         )
         try:
             program = _spawn(command.argv, {**inherited, **command.env}, group=guard.pid, pipes=True, cwd=command.cwd)
-        except (OSError, ValueError) as error:
+        except OSError as error:
             _end(guard)
+            if error.errno not in _FOR_GOOD:
+                raise
             raise Fail(_why_not(command, error)) from error
         return cls(guard, program)
 
@@ -329,9 +342,7 @@ def _end(guard: subprocess.Popen[bytes]) -> None:
         guard.stdin.close()
 
 
-def _why_not(command: Command, error: Exception) -> str:
-    if not isinstance(error, OSError):
-        return f"argv={command.argv!r}: it cannot be run ({error})"
+def _why_not(command: Command, error: OSError) -> str:
     if command.cwd is not None and error.filename == command.cwd:
         return f"cwd={command.cwd!r}: it cannot be run there ({error.strerror})"
     return f"argv[0]={command.argv[0]!r}: it cannot be run ({error.strerror})"

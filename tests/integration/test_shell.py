@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -15,8 +17,8 @@ import anyio
 import pytest
 
 from taskrunner import InvalidInput, Retry, StepFailed, TaskCancelled, TaskContext, TaskRunner
-from taskrunner.workers.shell import Command, CommandFailed, Finished, Kept, run, tasks
-from tests.integration.commands import Folder
+from taskrunner.workers.shell import Command, CommandFailed, Finished, Kept, execute, run, tasks
+from tests.integration.commands import Folder, wait_until
 from tests.integration.machine import EffectLog, ended, program, quick, until
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,7 +144,7 @@ async def test_a_recorded_program_is_not_run_again(db: Path, tmp_path: Path) -> 
 
     @runner.task(wait=0.01)
     async def build(ctx: TaskContext) -> int | None:
-        made = await ctx.step("make", Command(argv=["sh", "-c", f"echo made >> {log}"]).run)
+        made = await ctx.step("make", execute, Command(argv=["sh", "-c", f"echo made >> {log}"]))
         if ctx.attempt == 1:
             raise Retry(after=0)
         return made.exit_code
@@ -245,7 +247,7 @@ async def test_who_ignores_sigterm_is_killed(db: Path) -> None:
     @runner.task(max_retries=0)
     async def checked(ctx: TaskContext) -> None:
         with pytest.raises(StepFailed) as failed:
-            await ctx.step("sleep", command.run)
+            await ctx.step("sleep", execute, command)
         assert isinstance(failed.value.__cause__, CommandFailed)
         raise failed.value
 
@@ -295,6 +297,24 @@ async def test_the_death_of_the_worker_ends_the_whole_tree(db: Path, tmp_path: P
             await handle.cancel()
             with pytest.raises(TaskCancelled):
                 await handle.result(timeout=5)
+
+
+def test_a_supervisor_that_stops_waits_for_no_program(tmp_path: Path) -> None:
+    """B36: it ends in its time, though a program ignores SIGTERM for longer; that one's guard sees it to its end."""
+    (tmp_path / "workers").symlink_to(ROOT / "workers")
+    folder = Folder.make(tmp_path)
+    argv = json.dumps(["sh", "-c", "trap '' TERM; echo $$; while :; do sleep 0.1; done"])
+    task_id = folder.ok("enqueue", "shell.run", f"argv={argv}", "kill_after=1.8").strip()
+    with folder.started("run", "workers.shell:runner", "--grace", "0.1") as supervisor:
+        wait_until(lambda: folder.json("show", task_id)["task"]["progress_message"] != "")
+        pid = int(folder.json("show", task_id)["task"]["progress_message"])
+        began = time.monotonic()
+        supervisor.send_signal(signal.SIGTERM)
+        assert supervisor.wait(10) == 0
+        assert time.monotonic() - began < 0.1 + 2
+        wait_until(lambda: not is_running(pid))
+    task = folder.json("show", task_id)["task"]
+    assert (task["status"], task["retry_count"], task["losses"]) == ("pending", 0, 0)
 
 
 async def test_what_a_program_leaves_running_is_ended(db: Path) -> None:
