@@ -27,7 +27,7 @@ A setting has the same name everywhere. It may be given in five ways, of which t
 
 Code comes before the environment, so that a stray variable cannot send a test to another store: leave a setting out
 of the code to give it from outside. So `TASKRUNNER_DB` does not move a runner whose path is in code; `--db` and
-`runner.override(db=…)` do. `taskrunner doctor` shows every value, and where it comes from. A setting that
+`runner.override(db=…)` do. `taskrunner config` shows every value, and where it comes from. A setting that
 does not exist, is out of its bounds or contradicts another one is refused in one sentence when the runner is opened.
 
 Durations are seconds, or a number with a unit: `250ms`, `90s`, `15m`, `2h`, `30d`. Sizes are bytes, or such as `500kB`

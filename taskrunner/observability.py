@@ -33,6 +33,10 @@ _LEVELS: Final = {
 """Events that are more than news."""
 
 
+_LINES: Final = frozenset({"exception", "stack"})
+"""Fields whose text has lines."""
+
+
 def configure(stream: TextIO | None = None, *, level: str = "info") -> None:
     """Set structlog and the standard library's logging up to write to `stream`, by default standard error.
 
@@ -75,17 +79,35 @@ def log_events(runner: TaskRunner) -> None:
 
 def _renderer(out: TextIO) -> list[structlog.typing.Processor]:
     if not out.isatty():
-        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=str)]
-    return [_neutralise, structlog.dev.ConsoleRenderer()]
+        return [structlog.processors.format_exc_info, structlog.processors.JSONRenderer(default=_text)]
+    console = structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)
+    return [structlog.processors.format_exc_info, _neutralise, console]
 
 
 def _neutralise(_logger: object, _method: str, fields: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     """Show what a terminal would obey as escapes: nothing that users' tasks say is trusted."""
-    return {key: ascii(value)[1:-1] if _is_harmful(value) else value for key, value in fields.items()}
+    return {_harmless(name): _shown(name, value) for name, value in fields.items()}
 
 
-def _is_harmful(value: object) -> bool:
-    return isinstance(value, str) and not value.isprintable()
+def _shown(name: str, value: object) -> object:
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    text = value if isinstance(value, str) else _text(value)
+    if name in _LINES:
+        return "\n".join(map(_harmless, text.splitlines()))
+    return _harmless(text)
+
+
+def _harmless(text: str) -> str:
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def _text(value: object) -> str:
+    """What a value says of itself; a task must not fail for a value that raises."""
+    try:
+        return str(value)
+    except Exception:  # noqa: BLE001 - anybody's __str__ or __repr__
+        return f"<{type(value).__name__}>"
 
 
 class _Stream:

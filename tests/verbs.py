@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 from taskrunner.core.model import Task
 from taskrunner.storage.engine import Statement
+from taskrunner.storage.listing import Filter
 from taskrunner.storage.messages import NewMessage
 from taskrunner.storage.store import Store
 from tests.stores import StillClock, claim, end, new_task, open_store, register
@@ -29,9 +30,11 @@ class SeededClock(StillClock):
 class World:
     """What a prepared store holds: a session, tasks in every state, supervisors living and dead."""
 
-    def __init__(self, session_id: str, running: list[Task]) -> None:
+    def __init__(self, session_id: str, running: list[Task], failed: str = "") -> None:
         self.session_id = session_id
         self.running = running
+        self.failed = failed
+        """The id of a task that has failed for good."""
 
     @property
     def first(self) -> Task:
@@ -61,13 +64,15 @@ async def build(db: Path) -> World:
         running = await claim(store, "me")
         await store.tasks.cancel(running[2].id)
         await store.journal.write([record(store, running[0], "first")])
+        (failed,) = await store.tasks.enqueue_many([new_task("fails", priority=0)])
+        await end(store, (await claim(store, "me"))[0], "failed")
         await store.tasks.enqueue_many([new_task("orphan", priority=0) for _ in range(3)])
         await claim(store, "dead")
         await store.owners.bury([("dead", "killed"), ("ended", "killed")], boot_id="", me="", monotonic=0.0)
         await store.tasks.enqueue_many(
             [new_task("wait", unique_key="k"), new_task("late", delay=1.0), new_task("more")]
         )
-        return World(session.id, running)
+        return World(session.id, running, failed)
 
 
 def record(store: Store, task: Task, name: str) -> Statement:
@@ -102,7 +107,7 @@ async def _put_back(store: Store, world: World) -> object:
 
 
 async def _cancel_pending(store: Store, _world: World) -> object:
-    (row,) = await store.tasks.rows(type="more")
+    (row,) = await store.listing.rows(Filter(type="more"), limit=9)
     return await store.tasks.cancel(str(row[0]), "enough")
 
 
@@ -133,6 +138,7 @@ VERBS: Final[dict[str, Verb]] = {
     "end a cancelled": _cancel,
     "ask to cancel": lambda store, world: store.tasks.cancel(world.first.id),
     "cancel": _cancel_pending,
+    "retry by hand": lambda store, world: store.tasks.retry(world.failed),
     "create a session": lambda store, _: store.messages.create_session(title="new", model=None, system_prompt=None),
     "add a message": lambda store, world: store.messages.write([store.messages.add(world.message("second"))]),
     "register": lambda store, _: register(store, "new", now=StillClock().now()),

@@ -60,7 +60,7 @@ async def store_bound(
         try:
             ids = await tasks.enqueue_many(new)
         except KeyTaken as taken:
-            holder = await tasks.holder_of(taken.new)
+            holder = await tasks.holder_of(taken)
             if holder is not None:  # else it has ended meanwhile
                 raise DuplicateTask(str(taken), TaskHandle(client, holder)) from None
         else:

@@ -13,8 +13,8 @@ from taskrunner.core.errors import InvalidInput, InvalidResult, TaskCancelled, T
 from taskrunner.core.model import Task, TaskInfo
 from taskrunner.core.places import shown
 from taskrunner.core.states import TERMINAL, Status
-from taskrunner.storage.rows import task_of
-from taskrunner.storage.tasks import task_topic
+from taskrunner.storage.listing import Filter
+from taskrunner.storage.tasks import KeyTaken, task_topic
 
 if TYPE_CHECKING:
     from taskrunner.storage.store import Store
@@ -23,6 +23,10 @@ R_co = TypeVar("R_co", covariant=True)
 
 LOOK_AGAIN = 1.0
 """Seconds after which a waiter looks at the task although it heard of no change."""
+
+
+MAX_CHILDREN = 1_000
+"""Children that `info` tells of at most."""
 
 
 class Client(Protocol):
@@ -60,10 +64,10 @@ class TaskHandle(Generic[R_co]):
         return await self._client.store.tasks.get(self._id)
 
     async def info(self) -> TaskInfo:
-        """The task with its ended attempts, its recorded steps and its children. Raises as `task` does."""
+        """The task with its ended attempts, its recorded steps and its newest 1,000 children. Raises as `task` does."""
         store = self._client.store
         task = await store.tasks.get(self._id)
-        children = [task_of(row) for row in await store.tasks.rows(parent_task_id=self._id, limit=1_000)]
+        children = await store.listing.tasks(Filter(parent_task_id=self._id), limit=MAX_CHILDREN)
         return TaskInfo(
             task=task,
             attempts=await store.journal.attempts(self._id),
@@ -123,6 +127,27 @@ class TaskHandle(Generic[R_co]):
             message = f"reason={shown(reason)}: a text is wanted"
             raise InvalidInput(message, path="reason")
         return await self._client.store.tasks.cancel(self._id, safe_text(reason))
+
+    async def retry(self) -> None:
+        """Run a failed or cancelled task again; durable when it returns.
+
+        It is pending at once, with its input, its recorded steps, and all its retries: the body runs from its top and
+        goes on after the steps that are recorded, also where mended code is what it needed. The row's `series` counts
+        how often this was done.
+
+        Raises:
+            InvalidInput: the task is completed, or has not ended.
+            DuplicateTask: an unfinished task has its `unique_key` by now.
+            TaskNotFound: no task has this id.
+        """
+        tasks = self._client.store.tasks
+        while True:
+            try:
+                return await tasks.retry(self._id)
+            except KeyTaken as taken:
+                holder = await tasks.holder_of(taken)
+                if holder is not None:  # else it has ended meanwhile
+                    raise DuplicateTask(str(taken), TaskHandle(self._client, holder)) from None
 
     async def _ended(self) -> None:
         store = self._client.store

@@ -8,7 +8,7 @@ from taskrunner.core.errors import InvalidInput
 from taskrunner.core.model import Task
 from taskrunner.core.places import shown
 from taskrunner.core.states import STATUSES, Status
-from taskrunner.storage.rows import task_of
+from taskrunner.storage.listing import Filter
 
 if TYPE_CHECKING:
     from taskrunner.authoring.handle import Client
@@ -45,9 +45,11 @@ class TaskList:
     ) -> list[Task]:
         """The newest tasks first, at most `limit` (1 to 1,000); `after` is the last id of the page before.
 
+        A row that something else than taskrunner wrote, and nobody can read, is left out; `taskrunner list` shows it.
+
         Raises:
             InvalidInput: an unknown status, or a limit out of its bounds.
-            StoreError: a row is unreadable; the sentence names it.
+            TaskNotFound: no task has the id `after`.
         """
         if status is not None and status not in STATUSES:
             message = f"status={shown(status)}: one of {', '.join(STATUSES)} is wanted"
@@ -55,13 +57,7 @@ class TaskList:
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIST:
             message = f"limit={shown(limit)}: a number from 1 to {MAX_LIST:,} is wanted"
             raise InvalidInput(message, path="limit")
-        rows = await self._client.store.tasks.rows(
-            status=status,
-            type=type,
-            queue=queue,
-            session_id=session_id,
-            parent_task_id=parent_task_id,
-            limit=limit,
-            after=after,
-        )
-        return [task_of(row) for row in rows]
+        listing = self._client.store.listing
+        place = None if after is None else await listing.place_of(after)
+        chosen = Filter(status=status, type=type, queue=queue, session_id=session_id, parent_task_id=parent_task_id)
+        return await listing.tasks(chosen, limit=limit, after=place)

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
+
+NAME: Final = "taskrunner"
+
+COMPLETE: Final = "_TASKRUNNER_COMPLETE"
+"""The variable by which a shell asks how a line may go on. (It has no TASKRUNNER_ in front: it is no setting.)"""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -17,6 +22,13 @@ class Door:
 
     db: str | None = None
     debug: bool = False
+
+    def flags(self, **given: Any) -> dict[str, Any]:  # noqa: ANN401 - each setting has its own type
+        """`--db`, if it was given, and these settings, as `runner.override` takes what came as flags."""
+        from taskrunner.core.settings import Flag
+
+        named = given if self.db is None else {"db": self.db, **given}
+        return {name: Flag(value) for name, value in named.items()}
 
 
 def _set_db(ctx: click.Context, _parameter: click.Parameter, value: str | None) -> None:

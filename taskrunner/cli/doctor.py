@@ -14,13 +14,15 @@ import click
 
 from taskrunner.cli import terminal
 from taskrunner.cli.common import Door, door_options, json_option
+from taskrunner.cli.config import knob_lines, knobs_document
 from taskrunner.cli.endings import DONE, FAILED, NO_STORE
-from taskrunner.cli.reading import list_tasks, open_to_read, settings_of, time_of
+from taskrunner.cli.reading import open_to_read, settings_of
 from taskrunner.cli.supervisors import Supervisor, find_supervisors
 from taskrunner.core.errors import StoreError
 from taskrunner.core.model import JSON
-from taskrunner.core.settings import KNOBS, Settings
+from taskrunner.core.settings import Settings
 from taskrunner.storage.health import Health, sqlite_version
+from taskrunner.storage.listing import Filter
 from taskrunner.storage.store import Store
 
 ROWS_READ: Final = 1_000
@@ -95,7 +97,8 @@ async def _findings(store: Store) -> Findings:
         found.damage = await health.troubles()
     except StoreError as error:
         found.damage = [str(error)]
-    found.unreadable = [each.trouble for each in await list_tasks(store, limit=ROWS_READ) if each.task is None]
+    page = await store.listing.page(Filter(), limit=ROWS_READ)
+    found.unreadable = [each.trouble for each in page if each.task is None]
     return found
 
 
@@ -128,68 +131,23 @@ def _print(settings: Settings, found: Findings | None) -> None:
         fields += [(f"tasks {status}", f"{count:,}") for status, count in found.tasks.items()]
         fields += [(f"due in {queue}", f"{count:,}") for queue, count in found.due.items()]
         fields += [(f"waiting for {what}", f"{count:,}") for what, count in found.waiting.items()]
-        fields += [
-            ("supervisor", _supervisor_line(each, found.running.get(each.row.id, 0))) for each in found.supervisors
-        ]
+        fields += [("supervisor", each.line(found.running.get(each.row.id, 0))) for each in found.supervisors]
     terminal.print_fields(fields)
-    terminal.say("\nsettings")
-    for name, (value, origin) in _settings(settings).items():
-        terminal.say(terminal.harmless(f"  {name:<20}{_shown(name, value)}  ({origin})"))
-
-
-def _shown(name: str, value: JSON) -> str:
-    """A setting's value as people want to see it: every duration is a float of seconds."""
-    if value is None:
-        return "all"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, float):
-        return f"{value:g} s"
-    if isinstance(value, tuple):
-        return ", ".join(value)
-    return _size(value) if name == "max_payload" else str(value)
-
-
-def _size(count: int) -> str:
-    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
-        if count >= 1024**power and count % 1024**power == 0:
-            return f"{count // 1024**power} {unit}"
-    return _many(count, "byte")
-
-
-def _supervisor_line(each: Supervisor, running: int) -> str:
-    seen = f"last seen {time_of(each.row.beat_at)}"
-    return f"{each.row.id}, {each.place}, {_many(running, 'task')}, {seen}, {each.state}"
+    terminal.print_section("settings", knob_lines(settings))
 
 
 def _document(settings: Settings, found: Findings | None, troubles: list[str]) -> JSON:
     document: dict[str, JSON] = {
         **_versions(),
         "store": None,
-        "settings": {name: {"value": value, "origin": origin} for name, (value, origin) in _settings(settings).items()},
+        "settings": knobs_document(settings),
         "troubles": troubles,
     }
     if found is not None:
         document["store"] = {"path": str(found.path), "bytes": found.size, "schema": found.schema}
         document |= {"tasks": found.tasks, "due": found.due, "waiting": found.waiting}
-        document["supervisors"] = [
-            _supervisor_document(each, found.running.get(each.row.id, 0)) for each in found.supervisors
-        ]
+        document["supervisors"] = [each.document(found.running.get(each.row.id, 0)) for each in found.supervisors]
     return document
-
-
-def _supervisor_document(each: Supervisor, running: int) -> JSON:
-    row = each.row
-    return {
-        "id": row.id,
-        "pid": row.pid,
-        "host": row.host,
-        "started_at": time_of(row.started_at),
-        "beat_at": time_of(row.beat_at),
-        "alive": each.dead is None,
-        "dead": each.dead,
-        "running": running,
-    }
 
 
 def _versions() -> dict[str, str]:
@@ -198,7 +156,3 @@ def _versions() -> dict[str, str]:
     except metadata.PackageNotFoundError:
         version = "not installed"
     return {"taskrunner": version, "python": platform.python_version(), "sqlite": sqlite_version()}
-
-
-def _settings(settings: Settings) -> dict[str, tuple[JSON, str]]:
-    return {knob.name: (getattr(settings, knob.name), settings.origin(knob.name)) for knob in KNOBS}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime
 from typing import Any, NoReturn
 
 import anyio
@@ -14,6 +13,7 @@ from taskrunner import InvalidInput, TaskHandle, TaskRunner
 from taskrunner.cli import terminal
 from taskrunner.cli.common import Door, door_options, json_option
 from taskrunner.cli.endings import DONE, WAIT_TIMED_OUT, Trouble
+from taskrunner.cli.times import instant_of
 from taskrunner.core.durations import seconds
 from taskrunner.core.places import MAX_DEPTH
 
@@ -61,7 +61,7 @@ def enqueue_command(
     payload = _input_of(document, pairs)
     given = {name: value for name, value in options.items() if value is not None}
     if run_at is not None:
-        given["run_at"] = _time_of(run_at)
+        given["run_at"] = instant_of(run_at, "--run-at")
     patience = None if wait is None or wait == FOR_EVER else seconds(wait, "--wait", zero=True)
 
     async def enqueue() -> int:
@@ -148,16 +148,3 @@ def _json(text: str, name: str) -> Any:  # noqa: ANN401 - any JSON value
 def _refuse_constant(name: str) -> NoReturn:
     message = f"{name} is no JSON number"
     raise ValueError(message)
-
-
-def _time_of(text: str) -> datetime:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as error:
-        message = f"--run-at={text!r}: write an ISO 8601 time with a time zone, such as 2030-01-31T09:00Z"
-        raise InvalidInput(message, path="run_at") from error
-    if moment.tzinfo is None:
-        whole = f"{text}Z" if ":" in text else f"{moment:%Y-%m-%d}T09:00Z"
-        message = f"--run-at={text!r}: a time needs its hour and its time zone: write {whole}"
-        raise InvalidInput(message, path="run_at")
-    return moment

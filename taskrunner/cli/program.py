@@ -5,6 +5,7 @@ A command is imported when it is called: `--version` and `--help` load neither t
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -15,17 +16,23 @@ from typing import Final
 import click
 
 from taskrunner.cli import terminal
-from taskrunner.cli.common import Door, door_options
+from taskrunner.cli.common import COMPLETE, NAME, Door, door_options
 from taskrunner.cli.endings import DONE, WRONG_USAGE, code_of, sentence_of
 
 _COMMANDS: Final = {
+    "cancel": ("by_hand", "Cancel tasks, by their ids or by a filter."),
+    "completion": ("completion", "Print what makes a shell complete the commands and their options."),
+    "config": ("config", "Show every setting with its value and its origin."),
     "demo": ("demo", "Survey the standard library, kill the supervisor half-way, prove that nothing was lost."),
     "doctor": ("doctor", "Say what is in the store, who works on it, and what is wrong with it."),
     "enqueue": ("enqueue", "Enqueue a task by the name of its type."),
     "health": ("health", "Say by the exit code whether supervisors work on the store and nothing waits too long."),
-    "list": ("tasks", "List tasks."),
+    "list": ("listing", "List tasks."),
+    "retry": ("by_hand", "Run failed or cancelled tasks again."),
     "run": ("run", "Run a supervisor, until it is stopped."),
-    "show": ("tasks", "Show one task with its attempts and steps."),
+    "show": ("show", "Show one task with its attempts and steps, and why it is as it is."),
+    "stats": ("stats", "Count tasks by status, queue and type."),
+    "tail": ("tail", "Follow one task until it ends."),
 }
 """Each command's module below taskrunner.cli, and what it does."""
 
@@ -73,10 +80,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     terminal.prepare()
     door = Door()
     given = list(sys.argv[1:] if arguments is None else arguments)
-    if not given:
+    if not given and COMPLETE not in os.environ:
         return _help()
     try:
-        code = _invoke(given, door)
+        code = _complete() if COMPLETE in os.environ else _invoke(given, door)
         sys.stdout.flush()
     except BrokenPipeError:
         terminal.abandon_output()  # who read our output has seen enough
@@ -87,15 +94,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+def _complete() -> int:
+    """Answer a shell that asks how a line may go on."""
+    from click.shell_completion import shell_complete
+
+    return shell_complete(program, {"obj": Door()}, NAME, COMPLETE, os.environ[COMPLETE])
+
+
 def _help() -> int:
     with suppress(OSError):
-        sys.stderr.write(program.get_help(program.make_context("taskrunner", [], resilient_parsing=True)) + "\n")
+        sys.stderr.write(program.get_help(program.make_context(NAME, [], resilient_parsing=True)) + "\n")
     return WRONG_USAGE
 
 
 def _invoke(arguments: list[str], door: Door) -> int:
     try:
-        with program.make_context("taskrunner", arguments, obj=door) as ctx:
+        with program.make_context(NAME, arguments, obj=door) as ctx:
             result = program.invoke(ctx)
     except click.exceptions.Exit as ending:
         return int(ending.exit_code)

@@ -2,40 +2,48 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import fields, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from taskrunner.cli.common import Door
 from taskrunner.core.clock import Clock
 from taskrunner.core.durations import stamp
-from taskrunner.core.errors import StoreError, TaskNotFound
+from taskrunner.core.errors import StoreError
 from taskrunner.core.model import JSON, Task
+from taskrunner.core.places import MAX_DEPTH
 from taskrunner.core.settings import Settings, read_pyproject, resolve
-from taskrunner.core.states import Status
-from taskrunner.storage.engine import Row, Unreadable, Value
-from taskrunner.storage.health import Health
-from taskrunner.storage.rows import task_of
+from taskrunner.storage import guard
+from taskrunner.storage.listing import Listed, unreadable
 from taskrunner.storage.store import Store
 
-UNREADABLE = (StoreError, TaskNotFound, RecursionError, ValueError, TypeError)
-"""What reading a row raises that something else than taskrunner wrote."""
-
-_ID, _STATUS = 0, 7
-"""Places in a row of a task, for rows of which nothing more can be read."""
+_DEEPEST: Final = 2 * MAX_DEPTH
 
 
-def settings_of(door: Door) -> Settings:
-    """The settings as a command without a user's code sees them.
+def settings_of(door: Door, **flags: object) -> Settings:
+    """The settings as a command without a user's code sees them, with these `flags` and `--db`.
 
     Raises:
         InvalidInput: one of them is wrong.
     """
-    return resolve(flags={"db": door.db}, env=os.environ, pyproject=read_pyproject(Path("pyproject.toml")))
+    return resolve(flags={"db": door.db, **flags}, env=os.environ, pyproject=read_pyproject(Path("pyproject.toml")))
+
+
+def require_store(settings: Settings) -> None:
+    """See that the store is there: only `run` and `enqueue` make one.
+
+    Raises:
+        StoreError: none is named, or there is none.
+    """
+    path = guard.resolve(settings.db)
+    if not path.exists():
+        message = f"{path}: there is no such store"
+        raise StoreError(message)
 
 
 @asynccontextmanager
@@ -49,70 +57,48 @@ async def open_to_read(settings: Settings) -> AsyncIterator[Store]:
         yield store
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """One row of a list: the task, or why it cannot be read."""
-
-    id: str
-    status: str
-    task: Task | None
-    trouble: str = ""
+def document_of(listed: Listed) -> dict[str, JSON]:
+    """One row of a page as a JSON object: of a row that cannot be read, its id, its status and why."""
+    if listed.task is None:
+        return {"id": listed.id, "status": listed.status, "unreadable": listed.trouble}
+    return as_json(listed.task)
 
 
-async def list_tasks(
-    store: Store,
-    *,
-    limit: int,
-    after: str | None = None,
-    status: Status | None = None,
-    type: str | None = None,  # noqa: A002 - the column's name
-    queue: str | None = None,
-    session_id: str | None = None,
-) -> list[Listed]:
-    """A page of tasks, the newest first. A row that cannot be read stands in its place, marked, and harms no other.
-
-    Raises:
-        TaskNotFound: no task has the id `after`.
-    """
-    if after is not None:
-        await store.tasks.status(after)
-    try:
-        rows = await store.tasks.rows(
-            limit=limit, after=after, status=status, type=type, queue=queue, session_id=session_id
-        )
-    except Unreadable:
-        return await _list_one_by_one(
-            store, limit=limit, after=after, status=status, type=type, queue=queue, session_id=session_id
-        )
-    return [_listed(row) for row in rows]
+def readable(listed: Listed) -> Listed:
+    """The same, marked as unreadable where its JSON is deeper than any that was enqueued: to print it would fail."""
+    task = listed.task
+    if task is None or not (is_deep(task.input) or is_deep(task.output)):
+        return listed
+    return replace(listed, task=None, trouble=unreadable(listed.id, f"its JSON is more than {_DEEPEST} levels deep"))
 
 
-async def _list_one_by_one(store: Store, **page: Value) -> list[Listed]:
-    found: list[Listed] = []
-    for task_id, status in await Health(store.engine).task_ids(**page):
-        try:
-            found.append(Listed(task_id, status, await store.tasks.get(task_id)))
-        except UNREADABLE as error:
-            found.append(Listed(task_id, status, None, reason_of(task_id, error)))
-    return found
-
-
-def _listed(row: Row) -> Listed:
-    task_id, status = str(row[_ID]), str(row[_STATUS])
-    try:
-        return Listed(task_id, status, task_of(row))
-    except UNREADABLE as error:
-        return Listed(task_id, status, None, reason_of(task_id, error))
-
-
-def reason_of(task_id: str, error: Exception) -> str:
-    """Why a task's row cannot be read."""
-    return str(error) if isinstance(error, StoreError) else f"task {task_id}: its row is unreadable ({error})"
+def is_deep(value: JSON) -> bool:
+    """Whether JSON is deeper than any that was enqueued."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [
+            child
+            for each in level
+            if isinstance(each, dict | list)
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+        if not level:
+            return False
+    return True
 
 
 def as_json(record: Any) -> dict[str, JSON]:  # noqa: ANN401 - any of the frozen rows
     """A frozen row as a JSON object: times as ISO 8601 text."""
-    return {name: _plain(value) for name, value in asdict(record).items()}
+    return {each.name: _plain(getattr(record, each.name)) for each in fields(record)}
+
+
+def decoded(text: str | None) -> JSON:
+    """A step's value; its own text where something else than taskrunner wrote what is no JSON."""
+    try:
+        value = None if text is None else json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+    return text if is_deep(value) else value
 
 
 def status_of(task: Task) -> str:

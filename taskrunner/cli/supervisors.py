@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from taskrunner.cli.reading import time_of
 from taskrunner.core.clock import Clock
-from taskrunner.core.model import SupervisorRow
+from taskrunner.core.model import JSON, SupervisorRow
 from taskrunner.runtime.liveness import Identity, judge
 from taskrunner.storage.bells import folder_of
 from taskrunner.storage.owners import NANOSECONDS
@@ -29,6 +30,24 @@ class Supervisor:
     def state(self) -> str:
         """Whether it is alive, as people want to see it."""
         return "alive" if self.dead is None else f"dead: {self.dead}"
+
+    def line(self, running: int) -> str:
+        """All of it in a line, with the number of tasks that it runs."""
+        tasks = f"{running:,} {'task' if running == 1 else 'tasks'}"
+        return f"{self.row.id}, {self.place}, {tasks}, last seen {time_of(self.row.beat_at)}, {self.state}"
+
+    def document(self, running: int) -> JSON:
+        """All of it as a JSON object, with the number of tasks that it runs."""
+        return {
+            "id": self.row.id,
+            "pid": self.row.pid,
+            "host": self.row.host,
+            "started_at": time_of(self.row.started_at),
+            "beat_at": time_of(self.row.beat_at),
+            "alive": self.dead is None,
+            "dead": self.dead,
+            "running": running,
+        }
 
 
 async def find_supervisors(store: Store) -> list[Supervisor]:

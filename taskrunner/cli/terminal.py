@@ -69,6 +69,21 @@ def print_json(document: JSON) -> None:
     say(json.dumps(_strict(document), allow_nan=False, indent=2))
 
 
+def print_json_line(document: JSON) -> None:
+    """Write a JSON document on one line, as strict as `print_json` does."""
+    say(json.dumps(_strict(document), allow_nan=False))
+
+
+def compact(document: JSON) -> str:
+    """JSON on one line, for people."""
+    return json.dumps(document, ensure_ascii=False)
+
+
+def flush() -> None:
+    """Let the reader see what was written so far."""
+    sys.stdout.flush()
+
+
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, spare: Collection[str] = ()) -> None:
     """Write a table: aligned under a header for people, one line per row with tabs between for programs.
 
@@ -86,10 +101,18 @@ def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, spar
 
 def print_fields(fields: Iterable[tuple[str, object]]) -> None:
     """Write one `name  value` per line, the values aligned."""
-    pairs = [(name, harmless(value)) for name, value in fields]
+    pairs = [(harmless(name), harmless(value)) for name, value in fields]
     width = max((len(name) for name, _value in pairs), default=0)
     for name, value in pairs:
         say(f"{name:<{width}}  {value}")
+
+
+def print_section(title: str, lines: Iterable[str]) -> None:
+    """Write a title and lines below it, if there are any."""
+    for number, line in enumerate(lines):
+        if number == 0:
+            say(f"\n{title}")
+        say(f"  {harmless(line)}")
 
 
 def is_terminal(stream: IO[str]) -> bool:

@@ -51,18 +51,19 @@ MAX_TRACEBACK_TEXT = 8_192
 
 _HOME = "taskrunner"
 _DEFINED_IN = ("taskrunner.core.", "taskrunner.authoring.")
+_ours: dict[str, type[BaseException]] = {}
+"""Our errors by the name that users know them by."""
 
 
 def _call_as_imported(kind: type[BaseException]) -> None:
     """Users import our errors from `taskrunner`, wherever they are defined: so tracebacks call them by that name."""
     if kind.__module__.startswith(_DEFINED_IN):
         kind.__module__ = _HOME
+        _ours[f"{_HOME}.{kind.__qualname__}"] = kind
 
 
 class TaskRunnerError(Exception):
     """Something in taskrunner went wrong."""
-
-    __module__ = _HOME
 
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
@@ -70,6 +71,9 @@ class TaskRunnerError(Exception):
 
     def __init__(self, message: str = "", /) -> None:
         super().__init__(message or _first_line(type(self)))
+
+
+_call_as_imported(TaskRunnerError)
 
 
 class TaskFailed(TaskRunnerError):
@@ -182,14 +186,15 @@ class Fail(TaskRunnerError):
 class AttemptOver(BaseException):
     """This attempt may do nothing more: let it pass; `except Exception` does not see it, so nothing is undone."""
 
-    __module__ = _HOME
-
     def __init_subclass__(cls, **options: object) -> None:
         super().__init_subclass__(**options)
         _call_as_imported(cls)
 
     def __init__(self, message: str = "", /) -> None:
         super().__init__(message or _first_line(type(self)))
+
+
+_call_as_imported(AttemptOver)
 
 
 class LeaseLost(AttemptOver):
@@ -199,7 +204,7 @@ class LeaseLost(AttemptOver):
 class NonDeterministicStep(AttemptOver):
     """The task's code no longer takes the steps that are recorded; the task is failed.
 
-    A later version's `retry` will go on from the recorded steps with mended code; this version has none.
+    `retry` goes on from the recorded steps, with mended code.
     """
 
 
@@ -221,6 +226,8 @@ def class_of_name(name: str) -> type[BaseException] | None:
 
     It has to be a builtin one, or to stand in a module that this program has imported already.
     """
+    if name in _ours:
+        return _ours[name]
     parts = name.split(".")
     for count in range(len(parts) - 1, -1, -1):
         found: object = sys.modules.get(".".join(parts[:count]) or "builtins")

@@ -126,6 +126,16 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HandRetry:
+    """One time that a task was retried by hand, from what it had ended as."""
+
+    series: int
+    from_status: str
+    error_message: str | None
+    retried_at: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo:
     """A task with its ended attempts, its recorded steps and its children."""
 

@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, TypeAlias
 from taskrunner.core.durations import seconds
 from taskrunner.core.errors import InvalidInput
 
-Origin: TypeAlias = Literal["flag", "override", "code", "env", "file", "default"]
+Origin: TypeAlias = Literal["flag", "override", "code", "env", "pyproject", "default"]
 Durability: TypeAlias = Literal["full", "normal"]
 
 ENVIRONMENT: Final = "TASKRUNNER_"
@@ -65,7 +65,7 @@ class Knob:
 
     def label(self, origin: Origin) -> str:
         """How errors call it: by its name and, outside code, by the place where somebody has to mend it."""
-        places = {"flag": self.flag, "env": self.variable, "file": "[tool.taskrunner]"}
+        places = {"flag": self.flag, "env": self.variable, "pyproject": "[tool.taskrunner]"}
         return f"{self.name} ({places[origin]})" if origin in places else self.name
 
 
@@ -207,6 +207,16 @@ _BY_NAME: Final = {knob.name: knob for knob in KNOBS}
 _BY_VARIABLE: Final = {knob.variable: knob for knob in KNOBS}
 
 
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """A value from the command line, where `runner.override` takes it to somebody else's runner."""
+
+    value: object
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """Every setting with its value, checked; times are in seconds, sizes in bytes. Made by `resolve`."""
@@ -242,18 +252,18 @@ def resolve(
 ) -> Settings:
     """Settle every knob: a flag counts before an override, code, the environment, the file and the default.
 
-    `env` is a whole environment, such as `os.environ`; an empty variable is taken as not given. `pyproject` is what
-    `read_pyproject` returns. Elsewhere None means not given.
+    An override that is a `Flag` is taken as a flag. `env` is a whole environment, such as `os.environ`; an empty
+    variable is taken as not given. `pyproject` is what `read_pyproject` returns. Elsewhere None means not given.
 
     Raises:
         InvalidInput: a value that cannot be, two that contradict each other, or a name that is no setting.
     """
     routes: dict[Origin, Mapping[str, object]] = {
-        "flag": flags or {},
-        "override": override or {},
+        "flag": {**(flags or {}), **{name: it.value for name, it in (override or {}).items() if isinstance(it, Flag)}},
+        "override": {name: it for name, it in (override or {}).items() if not isinstance(it, Flag)},
         "code": code or {},
         "env": _from_environment(env or {}),
-        "file": pyproject or {},
+        "pyproject": pyproject or {},
     }
     for origin, given in routes.items():
         _check_names(given, origin)
@@ -305,7 +315,7 @@ def _check_names(given: Mapping[str, object], origin: Origin) -> None:
         if name in _BY_NAME:
             continue
         nearest = _nearest(name)
-        written = f"[tool.taskrunner] {name}" if origin == "file" else name
+        written = f"[tool.taskrunner] {name}" if origin == "pyproject" else name
         raise _unknown(written, nearest.flag if origin == "flag" else nearest.name)
 
 

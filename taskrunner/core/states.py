@@ -16,6 +16,8 @@ STATUSES: Final[tuple[Status, ...]] = ("pending", "running", "completed", "faile
 ROLES: Final[tuple[Role, ...]] = ("user", "assistant", "system", "tool")
 ON_CONFLICT: Final[tuple[OnConflict, ...]] = ("reuse", "replace", "reject")
 TERMINAL: Final[frozenset[Status]] = frozenset({"completed", "failed", "cancelled"})
+RETRIABLE: Final[frozenset[Status]] = frozenset({"failed", "cancelled"})
+"""What `retry` takes."""
 
 MOVES: Final[dict[tuple[Status, Status], str]] = {
     ("pending", "running"): "claimed by a supervisor",

@@ -8,13 +8,13 @@ from taskrunner.core.durations import stamp
 from taskrunner.core.errors import LeaseLost
 from taskrunner.storage.engine import Refused, Rejected, Statement, Unit
 from taskrunner.storage.messages import refusal
-from taskrunner.storage.rows import attempt_of, step_of
+from taskrunner.storage.rows import attempt_of, retry_of, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taskrunner.core.clock import Clock
-    from taskrunner.core.model import Attempt, Fence, Step
+    from taskrunner.core.model import Attempt, Fence, HandRetry, Step
     from taskrunner.storage.engine import Engine, Rows, Value
 
 
@@ -86,3 +86,13 @@ class Journal:
     async def attempts(self, task_id: str) -> list[Attempt]:
         """The ended attempts of a task, oldest first."""
         return [attempt_of(row) for row in await self._engine.read(Statement("attempts", {"task": task_id}))]
+
+    async def retries(self, task_id: str) -> list[HandRetry]:
+        """How often, when and from what a task was retried by hand, oldest first."""
+        return [retry_of(row) for row in await self._engine.read(Statement("retries", {"task": task_id}))]
+
+    async def steps_after(self, history_id: str, place: int) -> tuple[list[Step], int]:
+        """The steps of a history that were recorded after `place` (0: all), and the place of the last one."""
+        params: dict[str, Value] = {"history_id": history_id, "after": place}
+        rows = await self._engine.read(Statement("steps_after", params))
+        return [step_of(row) for row in rows], int(str(rows[-1][-1])) if rows else place

@@ -9,7 +9,7 @@ import msgspec
 
 from taskrunner.core.durations import moment
 from taskrunner.core.errors import StoreError
-from taskrunner.core.model import Attempt, Message, SessionRow, Step, SupervisorRow, Task
+from taskrunner.core.model import Attempt, HandRetry, Message, SessionRow, Step, SupervisorRow, Task
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -55,6 +55,12 @@ def attempt_of(row: Row) -> Attempt:
         attempt=value[0], owner=value[1], outcome=value[2], error_type=value[3], error_message=value[4],
         traceback=value[5], started_at=moment(value[6]), ended_at=moment(value[7]),
     )  # fmt: skip
+
+
+def retry_of(row: Row) -> HandRetry:
+    """The retry by hand of a row of the query `retries`."""
+    value: Any = row
+    return HandRetry(series=value[0], from_status=value[1], error_message=value[2], retried_at=moment(value[3]))
 
 
 def session_of(row: Row) -> SessionRow:

@@ -6,10 +6,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Self
 
 from taskrunner.storage import guard
+from taskrunner.storage.bulk import Bulk
 from taskrunner.storage.journal import Journal
+from taskrunner.storage.listing import Listing
 from taskrunner.storage.messages import MessageStore
 from taskrunner.storage.owners import Owners
 from taskrunner.storage.sqlite import SQLiteEngine
+from taskrunner.storage.stats import Stats
 from taskrunner.storage.tasks import TaskStore
 
 if TYPE_CHECKING:
@@ -27,6 +30,9 @@ class Store:
         self.engine = engine
         self.path: Path = engine.path
         self.tasks = TaskStore(engine, clock, default_retries=settings.max_retries, default_losses=settings.max_losses)
+        self.listing = Listing(engine)
+        self.stats = Stats(engine)
+        self.bulk = Bulk(engine, clock, self.listing)
         self.journal = Journal(engine, clock)
         self.messages = MessageStore(engine, clock)
         self.owners = Owners(engine, clock)

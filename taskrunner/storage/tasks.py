@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from taskrunner.core.durations import after, moment, stamp
 from taskrunner.core.errors import InvalidInput, LeaseLost, NoSession, StoreError, TaskNotFound, TaskRunnerError
+from taskrunner.core.states import RETRIABLE
 from taskrunner.storage.changes import CANCEL, WORK
 from taskrunner.storage.engine import Refused, Rejected, Statement, Unit, Unreadable
 from taskrunner.storage.rows import task_of
@@ -29,9 +30,10 @@ def task_topic(task_id: str) -> str:
 class KeyTaken(TaskRunnerError):
     """An unfinished task holds this unique key."""
 
-    def __init__(self, new: NewTask) -> None:
-        super().__init__(f"an unfinished task {new.type!r} has unique_key={new.unique_key!r} already")
-        self.new = new
+    def __init__(self, task_type: str, unique_key: str) -> None:
+        super().__init__(f"an unfinished task {task_type!r} has unique_key={unique_key!r} already")
+        self.type = task_type
+        self.unique_key = unique_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,7 @@ class TaskStore:
             if any((each.type, each.unique_key) == (taken.type, taken.unique_key) for each in new[: refused.index]):
                 message = f"unique_key={taken.unique_key!r}: two tasks of one batch have it, and may not share it"
                 raise InvalidInput(message, path="unique_key") from None
-            raise KeyTaken(taken) from None
+            raise KeyTaken(taken.type, taken.unique_key or "") from None
         except Rejected as rejected:
             raise _no_session(rejected, new) from rejected
         written = zip(unit.statements, results, strict=True)
@@ -130,11 +132,10 @@ class TaskStore:
             expect_rows=1,
         )
 
-    async def holder_of(self, new: NewTask) -> str | None:
-        """The id of the unfinished task that holds this one's unique key, if it still does."""
-        rows = await self._engine.read(
-            Statement("task_by_unique_key", {"type": new.type, "unique_key": new.unique_key}),
-        )
+    async def holder_of(self, taken: KeyTaken) -> str | None:
+        """The id of the unfinished task that holds this unique key, if one still does."""
+        params: dict[str, Value] = {"type": taken.type, "unique_key": taken.unique_key}
+        rows = await self._engine.read(Statement("task_by_unique_key", params))
         return str(rows[0][0]) if rows else None
 
     # ── claim ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -253,7 +254,7 @@ class TaskStore:
     def _end(self, name: str, fence: Fence, **params: str | float | None) -> Statement:
         return Statement(name, {**params, "now": stamp(self._clock.now()), **_fence(fence)}, expect_rows=1)
 
-    # ── cancel ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    # ── by hand: cancel, retry ────────────────────────────────────────────────────────────────────────────────────────
     async def cancel(self, task_id: str, reason: str = "") -> Literal["cancelled", "cancelling", "too_late"]:
         """Cancel a pending task at once, or ask a running one to end; durable when it returns.
 
@@ -267,6 +268,27 @@ class TaskStore:
             return "cancelled" if rows[0][0] == "cancelled" else "cancelling"
         await self.status(task_id)
         return "too_late"
+
+    async def retry(self, task_id: str) -> None:
+        """Have a failed or cancelled task run again, from its recorded steps; durable when it returns.
+
+        Raises:
+            TaskNotFound: no task has this id.
+            InvalidInput: the task is completed, or has not ended.
+            KeyTaken: an unfinished task has its unique key by now.
+        """
+        params: dict[str, Value] = {"task": task_id, "now": stamp(self._clock.now())}
+        unit = Unit((Statement("retry", params),), topics=(WORK, task_topic(task_id)))
+        while not (await self._engine.write(unit))[0]:
+            rows = await self._engine.read(Statement("unretried", {"task": task_id}))
+            if not rows:
+                raise _not_found(task_id)
+            status, kind, key = rows[0]
+            if status not in RETRIABLE:
+                message = f"task {task_id} is {status!s}: only a failed or cancelled task can be retried"
+                raise InvalidInput(message, path="status")
+            if key is not None:  # else it has ended after the refusal: it can be retried now
+                raise KeyTaken(str(kind), str(key))
 
     async def cancel_requests(self, owner: str) -> list[tuple[str, int]]:
         """The tasks of this owner that were asked to end: id and attempt."""
@@ -296,29 +318,6 @@ class TaskStore:
             raise _not_found(task_id)
         status: Status = rows[0][0]  # type: ignore[assignment]
         return status
-
-    async def rows(
-        self,
-        *,
-        status: Status | None = None,
-        type: str | None = None,  # noqa: A002 - the column's name
-        queue: str | None = None,
-        session_id: str | None = None,
-        parent_task_id: str | None = None,
-        limit: int = 100,
-        after: str | None = None,
-    ) -> Rows:
-        """The newest tasks first, as raw rows, by the index that fits; `after` is the last id of the page before."""
-        params = {"type": type, "queue": queue, "limit": limit, "after": after}
-        if status is not None:
-            given = {"status": status, "session_id": session_id, "parent_task_id": parent_task_id}
-            return await self._engine.read(Statement("tasks_by_status", {**params, **given}))
-        if session_id is not None:
-            given = {"session_id": session_id, "parent_task_id": parent_task_id}
-            return await self._engine.read(Statement("tasks_by_session", {**params, **given}))
-        if parent_task_id is not None:
-            return await self._engine.read(Statement("tasks_by_parent", {**params, "parent_task_id": parent_task_id}))
-        return await self._engine.read(Statement("tasks_newest", params))
 
     async def counts(self) -> dict[str, int]:
         """How many tasks there are by status; it looks at every row, so it is for people, not for loops."""

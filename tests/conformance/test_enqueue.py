@@ -10,6 +10,7 @@ import pytest
 from taskrunner.core.clock import Clock
 from taskrunner.core.errors import InvalidInput, NoSession
 from taskrunner.core.model import NewTask, Task, TaskType
+from taskrunner.storage.listing import Filter
 from taskrunner.storage.store import Store
 from taskrunner.storage.tasks import KeyTaken
 from tests.stores import StillClock, claim, end, new_task, register
@@ -170,13 +171,14 @@ async def test_a_key_is_free_again_when_its_task_has_ended(store: Store, ended: 
     for rule in ("reuse", "replace", "reject"):
         new = new_task(unique_key="k", on_conflict=rule)
         (first,) = await enqueue(store, new)
-        assert await store.tasks.holder_of(new) == first.id
+        taken = KeyTaken(new.type, "k")
+        assert await store.tasks.holder_of(taken) == first.id
         if ended == "cancelled":
             await store.tasks.cancel(first.id)
         else:
             await register(store, rule)
             await end(store, (await claim(store, rule))[0], ended)
-        assert await store.tasks.holder_of(new) is None
+        assert await store.tasks.holder_of(taken) is None
         (second,) = await enqueue(store, new)
         assert second.id != first.id
         await store.tasks.cancel(second.id)
@@ -242,7 +244,7 @@ async def test_a_task_of_a_session(store: Store) -> None:
     session = await store.messages.create_session(title="", model=None, system_prompt=None)
     (task,) = await enqueue(store, new_task(session_id=session.id))
     assert task.session_id == session.id
-    assert [row[0] for row in await store.tasks.rows(session_id=session.id)] == [task.id]
+    assert [row[0] for row in await store.listing.rows(Filter(session_id=session.id), limit=9)] == [task.id]
     with pytest.raises(NoSession, match="no session has this id"):
         await store.tasks.enqueue(new_task(session_id="nobody"))
     with pytest.raises(NoSession):

@@ -11,6 +11,7 @@ from taskrunner.core.errors import InvalidInput, StoreError, TaskNotFound
 from taskrunner.core.model import TaskType
 from taskrunner.storage.engine import Rejected, Statement, Unit
 from taskrunner.storage.health import Health
+from taskrunner.storage.listing import Filter, Place
 from taskrunner.storage.owners import NANOSECONDS
 from taskrunner.storage.store import Store
 from tests.stores import StillClock, claim, end, new_task, register, sql
@@ -129,12 +130,17 @@ async def test_lists_go_back_in_pages(store: Store) -> None:
     }
     given = {"status": "pending", "session_id": session.id, "parent_task_id": "p", "type": "t1", "queue": "q1"}
     for name, wanted in expected.items():
+        chosen = Filter(**{name: given[name]})  # type: ignore[arg-type]
         found: list[str] = []
-        while page := await store.tasks.rows(**{name: given[name]}, limit=7, after=found[-1] if found else None):  # type: ignore[arg-type]
+        bare: list[str] = []
+        after: Place | None = None
+        while page := await store.listing.page(chosen, limit=7, after=after):
             assert len(page) <= 7
-            found += [str(row[0]) for row in page]
-        assert found == wanted, name
-    every = [str(row[0]) for row in await store.tasks.rows(**given, limit=100)]  # type: ignore[arg-type]
+            bare += [each[0] for each in await store.listing.ids(chosen, limit=7, after=after)]
+            found += [each.id for each in page]
+            after = page[-1].place
+        assert found == bare == wanted, name
+    every = [each.id for each in await store.listing.page(Filter(**given), limit=100)]  # type: ignore[arg-type]
     assert every == [task_id for task_id in newest if all(task_id in wanted for wanted in expected.values())]
 
 

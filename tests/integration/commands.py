@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import os
 import signal
@@ -9,10 +11,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from taskrunner.cli import main
 
 APP = """
 import anyio
@@ -152,3 +156,30 @@ def sql(db: Path, *statements: str) -> list[list[Any]]:
     done = subprocess.run(command, input=json.dumps(statements), capture_output=True, text=True, check=True)
     found: list[list[Any]] = json.loads(done.stdout)
     return found
+
+
+def here(folder: Folder, *args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+    """Run `taskrunner ARGS` in this process, to its end: what `Folder.run` does, without the start of a Python."""
+    streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n") for _ in range(2)]
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(folder.env)
+    real, sys.stdin = sys.stdin, io.StringIO(stdin)
+    try:
+        with contextlib.chdir(folder.path), redirect_stdout(streams[0]), redirect_stderr(streams[1]):
+            code = main(args)
+            for stream in streams:
+                stream.flush()
+        written = [stream.buffer.getvalue().decode() for stream in streams]
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        sys.stdin = real
+    return subprocess.CompletedProcess(args, code, *written)
+
+
+def json_here(folder: Folder, *args: str) -> Any:  # noqa: ANN401 - any JSON document
+    """Run it here with `--json`, see that all went well, and return the document, which has to be strict JSON."""
+    done = here(folder, *args, "--json")
+    assert done.returncode == 0, done.stderr
+    return strict_json(done.stdout)

@@ -20,6 +20,7 @@ import asyncio, json, random, sys, time
 from pathlib import Path
 import anyio
 from taskrunner.core.errors import StoreBusy
+from taskrunner.storage.listing import Filter
 from tests.stores import claim, end, new_task, open_store, register
 
 async def main(db, name, seconds):
@@ -46,7 +47,7 @@ async def main(db, name, seconds):
 
         async def look():
             while time.monotonic() < ends:
-                await store.tasks.rows(status="completed", limit=500)
+                await store.listing.rows(Filter(status="completed"), limit=500)
                 await asyncio.sleep(0.01)
 
         def checkpoints():

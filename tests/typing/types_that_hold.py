@@ -172,7 +172,7 @@ async def not_built_yet(ctx: TaskContext, handle: TaskHandle[int]) -> None:
     ctx.spawn  # type: ignore[attr-defined]
     ctx.sleep  # type: ignore[attr-defined]
     ctx.transaction  # type: ignore[attr-defined]
-    handle.retry  # type: ignore[attr-defined]
+    handle.fork  # type: ignore[attr-defined]
     runner.schedule  # type: ignore[attr-defined]
     runner.task(rate=3)  # type: ignore[call-overload]
     await runner.run(processes=2)  # type: ignore[call-arg]

@@ -66,7 +66,11 @@ _NEW: dict[str, Value] = dict.fromkeys(QUERIES["enqueue_keyed"].names) | {
     "id": "new", "type": "job", "input": "{}", "run_at": NOW, "now": NOW, "default_retries": 3, "default_losses": 5,
 }  # fmt: skip
 _KEYED: dict[str, Value] = {**_NEW, "unique_key": "k", "idempotency_key": "i", "on_conflict": "reuse"}
-_PAGE: dict[str, Value] = dict.fromkeys(QUERIES["tasks_by_status"].names) | {"limit": 5, "after": "d"}
+_PAGE: dict[str, Value] = dict.fromkeys(QUERIES["tasks_by_status"].names) | {
+    "limit": 5,
+    "after": 4_000_000,
+    "after_at": LATER,
+}
 
 ROUND: Final[list[tuple[str, dict[str, Value]]]] = [
     ("claimable_queues", {}),
@@ -85,6 +89,9 @@ ROUND: Final[list[tuple[str, dict[str, Value]]]] = [
     ("fail", {**_FENCE, "task": "b", "error_type": "E", "error_message": "e", "traceback": None, "final": 0,
               "run_at": LATER}),
     ("attempts", {"task": "a"}),
+    ("retry", {"task": "b", "now": LATER}),
+    ("retries", {"task": "b"}),
+    ("steps_after", {"history_id": "b", "after": 0}),
     ("release", {**_FENCE, "task": "c", "waiting_for": "worker:job"}),
     ("cancel", {"task": "c", "now": LATER, "reason": None}),
     ("enqueue", {**_NEW, "id": "plain"}),
@@ -106,6 +113,8 @@ ROUND: Final[list[tuple[str, dict[str, Value]]]] = [
     ("recent_messages", {"session_id": "t", "limit": 5}),
     ("tasks_newest", _PAGE),
     ("tasks_by_status", {**_PAGE, "status": "completed", "after": None}),
+    ("task_ids_by_status", {**_PAGE, "status": "completed"}),
+    ("task_standing", {"id": "d", "most": 5}),
     ("tasks_by_session", {**_PAGE, "session_id": "s"}),
     ("tasks_by_parent", {**_PAGE, "parent_task_id": "parent"}),
 ]  # fmt: skip

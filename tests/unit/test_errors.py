@@ -11,7 +11,7 @@ from taskrunner.core.errors import class_of_name, error_type_of
 
 PUBLIC = [
     kind
-    for kind in map(vars(taskrunner).get, taskrunner.__all__)
+    for kind in (getattr(taskrunner, name) for name in taskrunner.__all__)
     if isinstance(kind, type) and kind.__mro__[-2] is BaseException
 ]
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from taskrunner.core.errors import InvalidInput
-from taskrunner.core.settings import KNOBS, Settings, read_pyproject, resolve
+from taskrunner.core.settings import KNOBS, Flag, Settings, read_pyproject, resolve
 
 Route = Callable[[Mapping[str, Any]], Settings]
 
@@ -45,7 +45,7 @@ def by_file(given: Mapping[str, Any]) -> Settings:
     return resolve(pyproject=tomllib.loads("\n".join(lines)))
 
 
-ROUTES = {"code": by_code, "override": by_override, "env": by_environment, "flag": by_flag, "file": by_file}
+ROUTES = {"code": by_code, "override": by_override, "env": by_environment, "flag": by_flag, "pyproject": by_file}
 every_route = pytest.mark.parametrize(("origin", "by"), ROUTES.items(), ids=ROUTES)
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
@@ -89,7 +89,7 @@ def test_what_cannot_be_is_refused_by_every_route(
     """One sentence names the setting, the value and the rule, and where to mend it (B77)."""
     with pytest.raises(InvalidInput, match=rule) as caught:
         by(given)
-    place = {"env": f" (TASKRUNNER_{name.upper()})", "flag": f" (--{name.replace('_', '-')})", "file": " ([tool."}
+    place = {"env": f" (TASKRUNNER_{name.upper()})", "flag": f" (--{name.replace('_', '-')})", "pyproject": " ([tool."}
     assert str(caught.value).startswith(name + place.get(origin, "="))
     assert caught.value.path == name
     assert "\n" not in str(caught.value)
@@ -183,9 +183,14 @@ def test_a_flag_counts_before_an_override_before_code_before_the_environment_bef
     }
     settings = resolve(**routes)
     got = {name: (getattr(settings, name), settings.origin(name)) for name in ("lease", "grace", "sweep", "db")}
-    assert got == {"lease": (61, "flag"), "grace": (2, "override"), "sweep": (3, "code"), "db": ("five.db", "file")}
+    assert got == {
+        "lease": (61, "flag"),
+        "grace": (2, "override"),
+        "sweep": (3, "code"),
+        "db": ("five.db", "pyproject"),
+    }
     assert (settings.max_retries, settings.origin("max_retries")) == (4, "env")
-    assert (settings.concurrency, settings.origin("concurrency")) == (5, "file")
+    assert (settings.concurrency, settings.origin("concurrency")) == (5, "pyproject")
 
 
 def test_contradictions_across_routes_name_both_places() -> None:
@@ -272,6 +277,14 @@ def test_a_variable_of_ours_that_is_no_setting_is_refused(variable: str) -> None
     resolve(env={"TASKRUNNER_TEST_ANYTHING": "5", "OTHER_LEASE": "x", "taskrunner_lease": "x"})
 
 
+def test_a_flag_may_come_as_an_override() -> None:
+    """What the command line gives to a program's own runner is read, judged and named as a flag (B77)."""
+    settings = resolve(override={"lease": Flag("61s"), "grace": 2}, code={"lease": 63})
+    assert (settings.lease, settings.origin("lease"), settings.origin("grace")) == (61.0, "flag", "override")
+    with pytest.raises(InvalidInput, match=r"^concurrency \(--concurrency\)='many'"):
+        resolve(override={"concurrency": Flag("many")})
+
+
 def test_the_file_is_read_from_its_table(tmp_path: Path) -> None:
     """`[tool.taskrunner]` counts, other tools' tables do not; without the file or the table nothing is given."""
     file = tmp_path / "pyproject.toml"
@@ -281,7 +294,7 @@ def test_the_file_is_read_from_its_table(tmp_path: Path) -> None:
     file.write_text('[tool.taskrunner]\ndb = "agent.db"\nqueues = ["mail"]\nlease = "2m"\nallow_unsafe_mount = false\n')
     settings = resolve(pyproject=read_pyproject(file))
     assert (settings.db, settings.queues, settings.lease) == ("agent.db", ("mail",), 120.0)
-    assert settings.origin("allow_unsafe_mount") == "file"
+    assert settings.origin("allow_unsafe_mount") == "pyproject"
 
 
 @pytest.mark.parametrize("content", [b"[tool", b"\xff", b"tool.taskrunner = 5", b"[[tool.taskrunner]]\n", None])

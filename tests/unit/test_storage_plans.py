@@ -28,7 +28,20 @@ INDEX: dict[str, list[str]] = {
     "enqueue_keyed": [],
     "task_by_unique_key": ["INDEX tasks_unique (type=? AND unique_key=?)"],
     "tasks_newest": ["tasks USING INTEGER PRIMARY KEY"],
-    "tasks_by_status": ["INDEX idx_tasks_status (status=?)"],
+    "tasks_by_status": ["INDEX idx_tasks_status (status=?"],
+    "task_ids_by_status": ["INDEX idx_tasks_status (status=?"],
+    "task_at": ["tasks USING INTEGER PRIMARY KEY"],
+    "task_standing": ["sqlite_autoindex_tasks_1 (id=?)", "INDEX tasks_claim (queue=?"],
+    "retry": ["sqlite_autoindex_tasks_1 (id=?)", "INDEX tasks_unique (type=? AND unique_key=?)"],
+    "retries": ["sqlite_autoindex_retries_1 (task_id=?)"],
+    "steps_after": ["sqlite_autoindex_steps_1 (history_id=?)"],
+    "stats_statuses": ["COVERING INDEX idx_tasks_status (status=?)", "COVERING INDEX idx_tasks_status (status>?)"],
+    "stats_types": ["INDEX idx_tasks_status (status=?)"],
+    "stats_due": ["COVERING INDEX tasks_claim (queue=?)", "COVERING INDEX tasks_claim (queue>?)"],
+    "stats_running": ["INDEX tasks_running"],
+    "stats_delayed": ["COVERING INDEX tasks_due"],
+    "stats_waiting": ["COVERING INDEX tasks_waiting"],
+    "stats_oldest": ["INDEX idx_tasks_status (status=?)"],
     "tasks_by_session": ["INDEX idx_tasks_session (session_id=?)"],
     "tasks_by_parent": ["INDEX tasks_parent (parent_task_id=?"],
     "recent_messages": ["INDEX messages_order (session_id=?)"],
@@ -46,7 +59,7 @@ INDEX: dict[str, list[str]] = {
         name: ["sqlite_autoindex_tasks_1 (id=?)"]
         for name in (
             *("complete", "fail", "release", "cancelled", "progress", "cancel", "record_step", "fence"),
-            *("task", "task_status"),
+            *("task", "task_status", "task_place", "task_raw", "unretried"),
         )
     },
 }
@@ -57,7 +70,7 @@ SMALL = re.compile(
 )
 """Scans of what is small by nature: a row for each supervisor or queue, and results of the statement itself."""
 
-PARTIAL = re.compile(r"SCAN tasks USING COVERING INDEX tasks_(running|claim|waiting)$")
+PARTIAL = re.compile(r"SCAN tasks USING (COVERING )?INDEX tasks_(running|claim|due|waiting)$")
 """Scans of a partial index that holds just the rows that are asked for."""
 
 FEW, MANY = 5, 4_000

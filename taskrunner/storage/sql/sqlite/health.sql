@@ -34,11 +34,3 @@ SELECT queue, min(since) FROM heads WHERE since IS NOT NULL GROUP BY queue
 -- Running tasks by the supervisor that runs them.
 -- name: running_counts
 SELECT lease_owner, count(*) FROM tasks INDEXED BY tasks_running WHERE status = 'running' GROUP BY lease_owner
-
--- The ids of the newest tasks as bytes: for a page on which some row holds text that is none.
--- name: task_ids
-SELECT CAST(id AS BLOB), CAST(status AS BLOB) FROM tasks
-WHERE seq < coalesce((SELECT seq FROM tasks WHERE id = :after), 9223372036854775807)
-  AND (:status IS NULL OR status = :status) AND (:type IS NULL OR type = :type) AND (:queue IS NULL OR queue = :queue)
-  AND (:session_id IS NULL OR session_id = :session_id)
-ORDER BY seq DESC LIMIT :limit

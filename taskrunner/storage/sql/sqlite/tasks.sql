@@ -175,6 +175,21 @@ UPDATE tasks SET
   cancel_requested_at = coalesce(cancel_requested_at, :now), cancel_reason = coalesce(cancel_reason, :reason), updated_at = :now
 WHERE id = :task AND status IN ('pending', 'running') RETURNING status
 
+-- A failed or cancelled task is run again by hand, as a new series: with its input, its recorded steps, its progress and
+-- the numbers of its attempts. Nothing is returned where an unfinished task has its unique key by now.
+-- name: retry
+UPDATE tasks SET status = 'pending', series = series + 1, retry_count = 0, losses = 0, run_at = :now, hold = 0,
+  output = NULL, outcome = NULL, error_type = NULL, error_message = NULL, traceback = NULL, completed_at = NULL,
+  cancel_requested_at = NULL, cancel_reason = NULL, waiting_for = NULL, updated_at = :now
+WHERE id = :task AND status IN ('failed', 'cancelled') AND (unique_key IS NULL OR NOT EXISTS (
+  SELECT 1 FROM tasks other INDEXED BY tasks_unique
+  WHERE other.type = tasks.type AND other.unique_key = tasks.unique_key AND other.status IN ('pending', 'running')))
+RETURNING status
+
+-- Why a task was not retried.
+-- name: unretried
+SELECT status, type, unique_key FROM tasks WHERE id = :task
+
 -- name: cancel_requests
 SELECT id, attempt FROM tasks INDEXED BY tasks_running WHERE lease_owner = :owner AND status = 'running' AND cancel_requested_at IS NOT NULL
 
@@ -184,32 +199,66 @@ SELECT {task_columns} FROM tasks WHERE id = :id
 -- name: task_status
 SELECT status FROM tasks WHERE id = :id
 
+-- name: task_at
+SELECT {task_columns} FROM tasks WHERE seq = :seq
+
+-- name: task_place
+SELECT seq, CAST(created_at AS BLOB) FROM tasks WHERE id = :id
+
+-- Which tasks are meant.
+-- part: chosen
+(:type IS NULL OR type = :type) AND (:queue IS NULL OR queue = :queue) AND (:session_id IS NULL OR session_id = :session_id)
+  AND (:parent_task_id IS NULL OR parent_task_id = :parent_task_id)
+  AND (:since IS NULL OR created_at >= :since) AND (:until IS NULL OR created_at < :until)
+
+-- From the newest one, or from the one before the place (:after_at, :after), to the oldest. Bytes are greater than any text.
+-- part: chosen_by_status
+status = :status AND created_at >= coalesce(:since, '')
+  AND (created_at, seq) < (coalesce(:after_at, :until, x'ffffffffffff'), coalesce(:after, 9223372036854775807))
+
 -- name: tasks_newest
-SELECT {task_columns} FROM tasks
-WHERE seq < coalesce((SELECT seq FROM tasks WHERE id = :after), 9223372036854775807)
-  AND (:type IS NULL OR type = :type) AND (:queue IS NULL OR queue = :queue)
+SELECT {task_columns} FROM tasks WHERE seq < coalesce(:after, 9223372036854775807) AND {chosen}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: tasks_by_status
-SELECT {task_columns} FROM tasks INDEXED BY idx_tasks_status
-WHERE status = :status
-  AND (:after IS NULL OR (created_at, seq) < (SELECT created_at, seq FROM tasks WHERE id = :after))
-  AND (:type IS NULL OR type = :type) AND (:queue IS NULL OR queue = :queue) AND (:session_id IS NULL OR session_id = :session_id)
-  AND (:parent_task_id IS NULL OR parent_task_id = :parent_task_id)
+SELECT {task_columns} FROM tasks INDEXED BY idx_tasks_status WHERE {chosen_by_status} AND {chosen}
 ORDER BY created_at DESC, seq DESC LIMIT :limit
 
 -- name: tasks_by_session
 SELECT {task_columns} FROM tasks INDEXED BY idx_tasks_session
-WHERE session_id = :session_id AND seq < coalesce((SELECT seq FROM tasks WHERE id = :after), 9223372036854775807)
-  AND (:type IS NULL OR type = :type) AND (:queue IS NULL OR queue = :queue)
-  AND (:parent_task_id IS NULL OR parent_task_id = :parent_task_id)
+WHERE session_id = :session_id AND seq < coalesce(:after, 9223372036854775807) AND {chosen}
 ORDER BY seq DESC LIMIT :limit
 
 -- name: tasks_by_parent
 SELECT {task_columns} FROM tasks INDEXED BY tasks_parent
-WHERE parent_task_id = :parent_task_id AND seq < coalesce((SELECT seq FROM tasks WHERE id = :after), 9223372036854775807)
-  AND (:type IS NULL OR type = :type) AND (:queue IS NULL OR queue = :queue)
+WHERE parent_task_id = :parent_task_id AND seq < coalesce(:after, 9223372036854775807) AND {chosen}
 ORDER BY seq DESC LIMIT :limit
+
+-- Ids as bytes, for rows that hold text which is none.
+-- name: task_ids
+SELECT CAST(id AS BLOB), seq, CAST(created_at AS BLOB), CAST(status AS BLOB) FROM tasks
+WHERE seq < coalesce(:after, 9223372036854775807) AND (:status IS NULL OR status = :status) AND {chosen}
+ORDER BY seq DESC LIMIT :limit
+
+-- name: task_ids_by_status
+SELECT CAST(id AS BLOB), seq, CAST(created_at AS BLOB), CAST(status AS BLOB) FROM tasks INDEXED BY idx_tasks_status WHERE {chosen_by_status} AND {chosen}
+ORDER BY created_at DESC, seq DESC LIMIT :limit
+
+-- What can be shown of a row that cannot be read.
+-- name: task_raw
+SELECT CAST(substr(id, 1, :longest) AS BLOB), CAST(substr(status, 1, :longest) AS BLOB), CAST(substr(type, 1, :longest) AS BLOB),
+  CAST(substr(queue, 1, :longest) AS BLOB), CAST(substr(input, 1, :longest) AS BLOB), CAST(substr(output, 1, :longest) AS BLOB),
+  CAST(substr(error_type, 1, :longest) AS BLOB), CAST(substr(error_message, 1, :longest) AS BLOB), CAST(substr(run_at, 1, :longest) AS BLOB),
+  CAST(substr(started_at, 1, :longest) AS BLOB), CAST(substr(completed_at, 1, :longest) AS BLOB), CAST(substr(created_at, 1, :longest) AS BLOB),
+  CAST(substr(updated_at, 1, :longest) AS BLOB)
+FROM tasks WHERE id = :id
+
+-- Where a pending task stands: its hold, and how many tasks of its queue come before it, up to :most.
+-- name: task_standing
+SELECT hold, (SELECT count(*) FROM (SELECT 1 FROM tasks AS other INDEXED BY tasks_claim
+  WHERE other.queue = tasks.queue AND other.status = 'pending' AND other.hold = 0
+    AND (other.priority, other.seq) < (tasks.priority, tasks.seq) LIMIT :most))
+FROM tasks WHERE id = :id AND status = 'pending'
 
 -- name: task_counts
 SELECT status, hold, count(*) FROM tasks GROUP BY status, hold
