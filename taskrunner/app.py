@@ -122,10 +122,8 @@ class TaskRunner(Tasks):
     def override(self, *, db: str | Path | None = None, **settings: object) -> Iterator[Self]:
         """Other settings than the code's own, for tests and for programs that start this one; for the next opening."""
         before = self._override
-        self._override = {
-            **before,
-            **{key: value for key, value in {"db": db, **settings}.items() if value is not None},
-        }
+        given = {key: value for key, value in {"db": db, **settings}.items() if value is not None}
+        self._override = {**before, **given}
         try:
             yield self
         finally:
@@ -164,9 +162,7 @@ class TaskRunner(Tasks):
         Raises:
             InvalidInput: a setting is wrong, or two contradict each other.
         """
-        if self._settings is not None:
-            return self._settings
-        return resolve(None, self._override, self._code, os.environ, read_pyproject(Path("pyproject.toml")))
+        return self._settings or resolve(None, self._override, self._code, os.environ, read_pyproject())
 
     async def __aenter__(self) -> Self:
         """Open the store as a client: enqueue, look, wait for results. Every opening has its closing.
@@ -270,7 +266,7 @@ class TaskRunner(Tasks):
     @asynccontextmanager
     async def _supervisor(self, concurrency: int | None, queues: Sequence[str] | None) -> AsyncIterator[Supervisor]:
         with self.override(concurrency=concurrency, queues=None if queues is None else list(queues)):
-            given = resolve(None, self._override, self._code, os.environ, read_pyproject(Path("pyproject.toml")))
+            given = resolve(None, self._override, self._code, os.environ, read_pyproject())
         async with self:
             workshop = Workshop(
                 store=self.store,

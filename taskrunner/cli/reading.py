@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, Final
 
 from taskrunner.cli.common import Door
@@ -31,7 +30,7 @@ def settings_of(door: Door, **flags: object) -> Settings:
     Raises:
         InvalidInput: one of them is wrong.
     """
-    return resolve(flags={"db": door.db, **flags}, env=os.environ, pyproject=read_pyproject(Path("pyproject.toml")))
+    return resolve(flags={"db": door.db, **flags}, env=os.environ, pyproject=read_pyproject())
 
 
 def require_store(settings: Settings) -> None:

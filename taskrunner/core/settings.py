@@ -278,7 +278,7 @@ def resolve(
     return Settings(**values, origins=MappingProxyType(origins))
 
 
-def read_pyproject(path: Path) -> Mapping[str, object]:
+def read_pyproject(path: Path = Path("pyproject.toml")) -> Mapping[str, object]:
     """The table `[tool.taskrunner]` of a pyproject.toml; empty where there is none.
 
     Raises:
