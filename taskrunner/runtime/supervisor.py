@@ -34,6 +34,9 @@ MEET = 0.5
 """Seconds between two looks at the other supervisors at most, where no newcomer can ring us: it must be known, and
 watched, before it may die without being missed for a second."""
 
+STARTED_BY = 0.05
+"""Seconds after which a cancel is looked for again that may have met a task which was just being started."""
+
 HOT_QUEUES = 16
 """Queues that are claimed from without being asked first whether they hold anything."""
 
@@ -57,6 +60,7 @@ class Supervisor:
         self._lost = False
         self._started = False
         self._keeper: Keeper | None = None
+        self._claimed = anyio.Event()
         self.ended = 0
         """Tasks that came to a terminal state here."""
 
@@ -186,6 +190,9 @@ class Supervisor:
             await keeper.take(task, run=not self._stopping)
         for row in claim.unreadable:
             await keeper.ends.write_unreadable(row)
+        if claim.tasks:
+            self._claimed.set()
+            self._claimed = anyio.Event()
 
     def _queues(self) -> list[str]:
         return self._in_turn(self._hot if self._settings.queues is None else self._settings.queues)
@@ -217,18 +224,26 @@ class Supervisor:
 
     async def _watch_cancels(self, keeper: Keeper) -> None:
         with self._store.engine.listen((CANCEL,)) as news:
+            heard = False
             while True:
+                await self._something_runs(keeper)
                 if keeper.running:
                     try:
                         await keeper.look_for_cancels()
                     except StoreError as error:
                         self._events.trouble(error, self._clock.monotonic())
-                await news.wait(self._settings.sweep)
+                heard = await news.wait(STARTED_BY if heard and keeper.starting else self._settings.sweep)
 
     async def _show_progress(self, keeper: Keeper) -> None:
         while True:
-            await anyio.sleep(SHOW_PROGRESS if keeper.running else self._settings.sweep)
+            await self._something_runs(keeper)
+            await anyio.sleep(SHOW_PROGRESS)
             keeper.write_progress()
+
+    async def _something_runs(self, keeper: Keeper) -> None:
+        """Sleep while nothing runs here."""
+        while keeper.is_empty:
+            await self._claimed.wait()
 
     # ── stopping ─────────────────────────────────────────────────────────────────────────────────────────────────────
     async def _drain(self, keeper: Keeper) -> None:

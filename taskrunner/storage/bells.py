@@ -3,8 +3,8 @@
 Each supervisor has a Unix datagram socket beside its lock file, and its row names it. Who commits what concerns
 supervisors (`changes.RUNG`) reads those names in the same transaction, and after the commit sends each of them a
 datagram that says which topics. So nobody is missed: who is registered by then is rung, and who registers later looks
-at the store after that. A bell wakes, it carries nothing: whoever hears it looks at the store, and one that was lost
-costs a second (`changes.SAFETY`), never a task.
+at the store after that. A bell wakes, it carries nothing: whoever hears it looks at the store. A lost ring costs a
+second, for supervisors look at the store by themselves every `sweep`, and never a task.
 """
 
 from __future__ import annotations

@@ -23,18 +23,19 @@ RUNG: Final = frozenset({WORK, CANCEL, OWNERS})
 POLL: Final = 0.05
 """Seconds between two looks for other processes' commits, where no bell tells of them: each costs 0.1 ms of a core."""
 
-SAFETY: Final = 1.0
-"""The same where a bell does: for a ring that was lost, and for programs that ring nobody, such as a database shell."""
-
 
 class Changes:
-    """The listeners of one store. `look_out` is told how often, in seconds, to look for other processes' commits."""
+    """The listeners of one store. `look_out` is told whether other processes' commits have to be looked for.
 
-    def __init__(self, look_out: Callable[[float | None], None]) -> None:
+    They have to while somebody listens, unless a bell tells of all that is listened to. (A ring may be lost, and a
+    database shell rings nobody: who relies on a bell looks at the store once in a while, as supervisors do.)
+    """
+
+    def __init__(self, look_out: Callable[[bool], None]) -> None:
         self._look_out = look_out
         self._listening: dict[str, set[News]] = {}
         self._bells = 0
-        self._pace: float | None = None
+        self._looking = False
 
     @contextmanager
     def listen(self, topics: Sequence[str]) -> Iterator[News]:
@@ -42,7 +43,7 @@ class Changes:
         news = News()
         for topic in topics:
             self._listening.setdefault(topic, set()).add(news)
-        self._set_pace()
+        self._watch()
         try:
             yield news
         finally:
@@ -51,18 +52,18 @@ class Changes:
                 listening.discard(news)
                 if not listening:
                     del self._listening[topic]
-            self._set_pace()
+            self._watch()
 
     @contextmanager
     def belled(self) -> Iterator[None]:
         """Rely on a bell for what is rung, for as long as the block runs: whoever hears it calls `announce`."""
         self._bells += 1
-        self._set_pace()
+        self._watch()
         try:
             yield
         finally:
             self._bells -= 1
-            self._set_pace()
+            self._watch()
 
     def announce(self, topics: Iterable[str]) -> None:
         """Wake who listens to one of the topics."""
@@ -77,13 +78,11 @@ class Changes:
         """
         self.announce([topic for topic in self._listening if topic != OWNERS])
 
-    def _set_pace(self) -> None:
-        pace = None
-        if self._listening:
-            pace = SAFETY if self._bells and self._listening.keys() <= RUNG else POLL
-        if pace != self._pace:
-            self._pace = pace
-            self._look_out(pace)
+    def _watch(self) -> None:
+        wanted = bool(self._listening) and not (self._bells and self._listening.keys() <= RUNG)
+        if wanted != self._looking:
+            self._looking = wanted
+            self._look_out(wanted)
 
 
 class News:

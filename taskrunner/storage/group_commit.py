@@ -22,7 +22,7 @@ import msgspec
 
 from taskrunner.core.errors import StoreBusy, StoreError, StoreUnknown
 from taskrunner.core.loop import LoopRef, Reply, call_in_thread, spawn_thread
-from taskrunner.storage.changes import RUNG, Changes
+from taskrunner.storage.changes import POLL, RUNG, Changes
 
 if TYPE_CHECKING:
     from taskrunner.core.clock import Clock
@@ -83,8 +83,8 @@ class GroupCommit:
         self._hearts: list[_Heart] = []
         self._door = threading.Lock()  # nothing may come in behind the thread's back once it was told to end
         self._closing = False
-        self._look_every: float | None = None
-        self._looked_at = 0.0
+        self._looking = False
+        self._look_at = 0.0
         self._seen: int | None = None
         self._thread: threading.Thread | None = None
 
@@ -162,15 +162,15 @@ class GroupCommit:
         self._answer(entries, outcomes)
         self._look_again()
 
-    def _look_out(self, every: float | None) -> None:
-        self._look_every = every
+    def _look_out(self, wanted: bool) -> None:  # noqa: FBT001 - a listener's call
+        self._looking = wanted
         self._call()
 
     def _look_again(self) -> None:
         """See whether another process has committed, if anybody wants to know and the last look was long enough ago."""
-        now, every = self._clock.monotonic(), self._look_every
-        if every is not None and now >= self._looked_at + every:
-            self._looked_at = now
+        now = self._clock.monotonic()
+        if self._looking and now >= self._look_at:
+            self._look_at = now + POLL
             before, self._seen = self._seen, self._look()
             if before not in {None, self._seen}:
                 self._loop.post(self.changes.announce_all)
@@ -195,9 +195,7 @@ class GroupCommit:
 
     def _run(self) -> None:
         while not (self._closing and not self._queue):
-            moments = [heart.due for heart in self._hearts]
-            if (every := self._look_every) is not None:
-                moments.append(self._looked_at + every)
+            moments = [heart.due for heart in self._hearts] + [self._look_at] * self._looking
             due = min(moments, default=None)
             self.turn(None if due is None else max(0.0, due - self._clock.monotonic()))
 

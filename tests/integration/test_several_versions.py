@@ -9,7 +9,6 @@ import anyio
 
 from taskrunner.core.clock import Clock
 from taskrunner.core.durations import stamp
-from taskrunner.storage.changes import SAFETY
 from tests.integration.machine import Heard, quick, script, sql, until
 from tests.unit.processes import owner
 
@@ -53,7 +52,7 @@ async def test_an_older_supervisor_beside_ours(db: Path) -> None:
             await anyio.sleep(0.5)
             assert (started, heard.events) == ([], [])
             sql(db, TASK, "2", '{"name": "of its client"}', now)
-            await until(lambda: started == ["of its client"], within=SAFETY + 1)
+            await until(lambda: started == ["of its client"], within=1)
             old.kill()
             await until(lambda: "its own" in started, within=1)
     assert [event["supervisor_id"] for event in heard.events] == [row.id]

@@ -11,8 +11,9 @@ import anyio
 import apsw
 import pytest
 
+from taskrunner import TaskRunner
 from taskrunner.core.errors import StoreError
-from taskrunner.storage.checkpoint import PASSIVE_ABOVE, TRUNCATE_ABOVE
+from taskrunner.storage.checkpoint import PASSIVE_ABOVE, TRUNCATE_ABOVE, WARN_ABOVE
 from taskrunner.storage.store import Store
 from tests.faulty_disk import Disk, disk
 from tests.rivals import let_go, snapshot
@@ -171,4 +172,23 @@ async def test_a_checkpoint_that_cannot_be_made_is_made_later(db: Path, bad_disk
             await writing.megabytes(1)
         bad_disk.heal()
         await writing.megabytes(1)
+    assert beside(db) == ["agent.db"]
+
+
+@pytest.mark.timeout(60)
+async def test_an_idle_supervisor_cuts_the_wal_off(db: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """B45: another program's reader makes it grow: somebody is told, and after its end heartbeats will do."""
+    runner = TaskRunner(db, durability="normal", lease=4, heartbeat=0.2)
+    async with runner.working():
+        await runner.enqueue("nothing")
+        with snapshot(db) as reader:
+            await Writing(runner.store, MEGABYTE - 100).megabytes(150)
+            assert wal_size(db) > WARN_ABOVE
+            let_go(reader)
+        assert await smaller_than(db, 64 * MEGABYTE + 1)
+    warnings = [
+        record.getMessage() for record in caplog.records if "keeps a read transaction open" in record.getMessage()
+    ]
+    assert len(warnings) == 1
+    assert "agent.db-wal has grown to 1" in warnings[0]
     assert beside(db) == ["agent.db"]

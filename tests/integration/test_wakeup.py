@@ -1,7 +1,7 @@
 """Waking up: what one process commits starts in another at once, though nobody polls.
 
-Two runners on one file, each with an engine of its own, as two processes have them. The safety nets are out of reach
-(ten minutes), so that nothing but a bell can wake the one that works.
+Two runners on one file, each with an engine of its own, as two processes have them. The one that works looks at the
+store by itself every ten minutes only, so nothing but a bell can wake it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import anyio.to_thread
 import pytest
 
 from taskrunner import TaskCancelled
-from taskrunner.storage import changes
 from taskrunner.storage.bells import Bell, folder_of
 from tests.integration.machine import EffectLog, Heard, program, quick, sql, until
 
@@ -26,18 +25,12 @@ FAR = 600.0
 """Seconds: nothing in a test waits for that long."""
 
 
-@pytest.fixture
-def no_safety(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody looks at what others commit unless a bell was rung."""
-    monkeypatch.setattr(changes, "SAFETY", FAR)
-
-
 class Scene:
     """A runner that works, one that only asks, and when bodies started."""
 
-    def __init__(self, db: Path) -> None:
+    def __init__(self, db: Path, sweep: float = FAR) -> None:
         self.db = db
-        self.worker, self.client = quick(db, sweep=FAR), quick(db, sweep=FAR)
+        self.worker, self.client = quick(db, sweep=sweep), quick(db)
         self.started = anyio.Event()
         self.task = self.worker.task(name="job")(self.job)
 
@@ -60,7 +53,7 @@ def scene(db: Path) -> Scene:
     return Scene(db)
 
 
-async def test_work_of_another_process_starts_at_once(scene: Scene, no_safety: None) -> None:
+async def test_work_of_another_process_starts_at_once(scene: Scene) -> None:
     """B49: however long everybody has slept, each task that another process enqueues is heard of."""
     chance = random.Random(49)
     async with scene.worker.working(), scene.client:
@@ -70,7 +63,7 @@ async def test_work_of_another_process_starts_at_once(scene: Scene, no_safety: N
             await scene.start()
 
 
-async def test_a_timer_is_set_to_the_earliest_task(scene: Scene, no_safety: None) -> None:
+async def test_a_timer_is_set_to_the_earliest_task(scene: Scene) -> None:
     """Who sleeps until the next task is due hears of one that is due before it, and wakes for that."""
     async with scene.worker.working(), scene.client:
         await scene.client.enqueue("job", delay="1h")
@@ -81,7 +74,7 @@ async def test_a_timer_is_set_to_the_earliest_task(scene: Scene, no_safety: None
         assert time.monotonic() - began >= 0.4
 
 
-async def test_a_cancel_of_another_process_is_heard(scene: Scene, no_safety: None) -> None:
+async def test_a_cancel_of_another_process_is_heard(scene: Scene) -> None:
     """Item 6: the body is woken where it waits."""
     async with scene.worker.working(), scene.client:
         handle = await scene.client.enqueue("job", {"wait": True})
@@ -99,7 +92,7 @@ async def serve(scene: Scene, stop: anyio.Event, *, task_status: anyio.abc.TaskS
         await stop.wait()
 
 
-async def test_what_is_handed_back_is_taken_by_another(scene: Scene, no_safety: None) -> None:
+async def test_what_is_handed_back_is_taken_by_another(scene: Scene) -> None:
     """A supervisor that stops rings the others: what it could not end goes on there at once."""
     other, stop = Scene(scene.db), anyio.Event()
     async with scene.client, anyio.create_task_group() as group:
@@ -125,7 +118,7 @@ asyncio.run(main())
 """
 
 
-async def test_a_newcomer_is_known_at_once(scene: Scene, no_safety: None, tmp_path: Path) -> None:
+async def test_a_newcomer_is_known_at_once(scene: Scene, tmp_path: Path) -> None:
     """It rings when it comes: from then on its death is seen, and what it left is removed."""
     heard = Heard(scene.worker, "supervisor.buried")
     async with scene.worker.working(), scene.client:
@@ -138,7 +131,7 @@ async def test_a_newcomer_is_known_at_once(scene: Scene, no_safety: None, tmp_pa
         await until(lambda: len(list(folder.iterdir())) == 2)  # our lock and our bell
 
 
-async def test_where_there_are_no_bells(scene: Scene, no_safety: None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_where_there_are_no_bells(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     """A system where no socket can be made: commits of others are polled for, and nothing else changes."""
     monkeypatch.setattr(Bell, "hang", lambda _folder, _id: None)
     async with scene.worker.working(), scene.client:
@@ -155,8 +148,9 @@ async def test_where_there_are_no_bells(scene: Scene, no_safety: None, monkeypat
                 await handle.result()
 
 
-async def test_a_program_that_rings_nobody_is_noticed(scene: Scene) -> None:
-    """A database shell, or an older taskrunner: its task is found by the look that is taken every second."""
+async def test_a_program_that_rings_nobody_is_noticed(db: Path) -> None:
+    """A database shell, or an older taskrunner: its task is found by the look that is taken every `sweep`."""
+    scene = Scene(db, sweep=1)
     async with scene.worker.working():
         await anyio.sleep(0.1)
         insert = (
@@ -164,10 +158,10 @@ async def test_a_program_that_rings_nobody_is_noticed(scene: Scene) -> None:
             "VALUES ('1', '1', 'job', 3, 5, ?1, ?1, ?1)"
         )
         sql(scene.db, insert, "2026-01-01T00:00:00.000000Z")
-        await scene.start(within=changes.SAFETY + 1)
+        await scene.start(within=1 + 1)
 
 
-async def test_a_result_of_another_process_is_not_waited_for_long(scene: Scene, no_safety: None) -> None:
+async def test_a_result_of_another_process_is_not_waited_for_long(scene: Scene) -> None:
     """Who waits for a result is no supervisor and has no bell: it polls, also where a supervisor beside it has one."""
     other = Scene(scene.db)
     async with scene.worker.working(queues=["nothing"]), other.worker.working():

@@ -25,7 +25,7 @@ def folder(db: Path) -> Path:
 @pytest.fixture
 def ringer(folder: Path) -> Iterator[Bells]:
     """Another process's way to the bells of this folder."""
-    made = Bells(folder, Changes(lambda _pace: None))
+    made = Bells(folder, Changes(lambda _wanted: None))
     yield made
     made.close()
 
@@ -64,7 +64,7 @@ async def test_a_path_that_is_too_long_for_a_socket(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     bell = Bell.hang(folder, "0190" * 9)
     assert bell is not None
-    ringer = Bells(folder, Changes(lambda _pace: None))
+    ringer = Bells(folder, Changes(lambda _wanted: None))
     ringer.ring([bell.name], [WORK])
     assert await heard(bell) == {WORK}
     ringer.close()
@@ -126,5 +126,5 @@ async def test_a_folder_that_takes_no_sockets(folder: Path, monkeypatch: pytest.
     with monkeypatch.context() as patch:
         patch.delattr(socket, "AF_UNIX")
         assert Bell.hang(folder, "one") is None
-        Bells(folder, Changes(lambda _pace: None)).ring(["one.bell"], [WORK])
+        Bells(folder, Changes(lambda _wanted: None)).ring(["one.bell"], [WORK])
     assert list(folder.iterdir()) == []
