@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, TypeVar, overload
+from typing import Any, Literal, Self
 
 import anyio
 
-from taskrunner.authoring.definition import BoundTask, TaskDefinition, Tasks
-from taskrunner.authoring.enqueueing import bound_by_name, store_bound
-from taskrunner.authoring.handle import TaskHandle
+from taskrunner.authoring.definition import TaskDefinition, Tasks
+from taskrunner.authoring.enqueueing import Enqueueing
 from taskrunner.authoring.listing import TaskList
 from taskrunner.core.bridge import Bridge
 from taskrunner.core.clock import Clock
@@ -22,25 +20,23 @@ from taskrunner.core.durations import Duration
 from taskrunner.core.errors import InvalidInput, NotOpen
 from taskrunner.core.events import Events, Listener
 from taskrunner.core.loop import LoopRef
-from taskrunner.core.model import JSON
 from taskrunner.core.settings import Settings, read_pyproject, resolve
-from taskrunner.core.states import OnConflict
 from taskrunner.resources.sessions import Sessions
+from taskrunner.runtime import origin
 from taskrunner.runtime.stop_signals import obey_signals
 from taskrunner.runtime.supervisor import Supervisor
 from taskrunner.runtime.workshop import Workshop
 from taskrunner.storage.store import Store
 
-R = TypeVar("R")
 
-
-class TaskRunner(Tasks):
+class TaskRunner(Tasks, Enqueueing):
     """Tasks with a database: `.tasks` looks at those in it, `.sessions` holds its conversations, once it is open.
 
     `async with`, `working`, `run`, `drain` and `sync` open it. `db` is a path (default: what TASKRUNNER_DB or
     `[tool.taskrunner]` says). Defaults, checked when it opens: `durability` "full" (survives a power cut; "normal": the
     death of processes), `lease` 30 s, `heartbeat` a third of it, `sweep` 1 s, `grace` 30 s, `busy_timeout` at most 5 s,
-    `max_losses` 5, `max_retries` 3, `max_payload` 1 MiB (bytes, or "2MiB"). Durations are seconds, or like "90s".
+    `max_losses` 5, `max_retries` 3, `max_payload` 1 MiB (bytes, or "2MiB"); of each child process (`processes=` of
+    `run`) `max_memory` and `max_tasks_per_child`, without a limit. Durations are seconds, or like "90s".
     """
 
     def __init__(
@@ -57,6 +53,8 @@ class TaskRunner(Tasks):
         max_retries: int | None = None,
         max_payload: int | str | None = None,
         busy_timeout: Duration | None = None,
+        max_memory: int | str | None = None,
+        max_tasks_per_child: int | None = None,
         allow_unsafe_mount: bool = False,
     ) -> None:
         super().__init__()
@@ -71,6 +69,8 @@ class TaskRunner(Tasks):
             "max_retries": max_retries,
             "max_payload": max_payload,
             "busy_timeout": busy_timeout,
+            "max_memory": max_memory,
+            "max_tasks_per_child": max_tasks_per_child,
             "allow_unsafe_mount": allow_unsafe_mount or None,
         }
         self._override: dict[str, object] = {}
@@ -81,6 +81,8 @@ class TaskRunner(Tasks):
         self._closing: AsyncExitStack | None = None
         self._opened = 0
         self._loop: LoopRef | None = None
+        self._is_child = False
+        self._address = self._setup = ""
         self._door = anyio.Lock()
         self.sessions = Sessions(lambda: self.store)
         self.tasks = TaskList(self)
@@ -183,6 +185,7 @@ class TaskRunner(Tasks):
         return self
 
     async def _open(self, here: LoopRef) -> None:
+        origin.refuse_while_importing()
         self._loop = here
         try:
             settings = self.settings
@@ -206,6 +209,20 @@ class TaskRunner(Tasks):
                     self._store = self._settings = self._loop = None
                     await closing.aclose()
 
+    @asynccontextmanager
+    async def in_child(self, store: Store, settings: Settings) -> AsyncIterator[None]:
+        """Be open in a child process of a supervisor, on the store that asks it; for the runtime."""
+        self._store, self._settings, self._loop = store, settings, LoopRef()
+        self._is_child, self._opened = True, 1
+        yield
+
+    def found_at(self, address: str, *, setup: str = "") -> None:
+        """Say where child processes find this runner: `module:runner`, or `module:factory`; for the command line.
+
+        `setup` is a function that each of them calls first, written the same way.
+        """
+        self._address, self._setup = address, setup
+
     @property
     def sync(self) -> Bridge:
         """Awaits from plain code: `runner.sync(research.enqueue("x"))`, or `with runner.sync as wait:` for several.
@@ -218,18 +235,20 @@ class TaskRunner(Tasks):
     # ── work ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     @asynccontextmanager
     async def working(
-        self, *, concurrency: int | None = None, queues: Sequence[str] | None = None
+        self, *, concurrency: int | None = None, processes: int | None = None, queues: Sequence[str] | None = None
     ) -> AsyncIterator[Self]:
         """A supervisor in this program, for as long as the block runs; then running tasks have the grace to end.
 
         When it is cancelled (Ctrl-C, a timeout), they are handed back at once, unharmed. Only `run` obeys SIGTERM.
-        `concurrency`: tasks at the same time (default 10); `queues`: from which it takes them (default: all).
+        `concurrency`: tasks at the same time (default 10); `processes`: in how many child processes, which import the
+        program by its name (default 0: here); `queues`: from which it takes them (default: all).
 
         Raises:
             StoreError: the store cannot be opened or used.
+            InvalidInput: child processes could not import this runner and its tasks; the sentence says why.
         """
         error: Exception | None = None
-        async with self._supervisor(concurrency, queues) as supervisor:
+        async with self._supervisor(concurrency, processes, queues) as supervisor:
             with _lone_errors():
                 async with anyio.create_task_group() as group:
                     await group.start(_run_in_background, supervisor)
@@ -243,30 +262,42 @@ class TaskRunner(Tasks):
                 raise error
 
     async def run(
-        self, *, concurrency: int | None = None, queues: Sequence[str] | None = None, until_idle: bool = False
+        self,
+        *,
+        concurrency: int | None = None,
+        processes: int | None = None,
+        queues: Sequence[str] | None = None,
+        until_idle: bool = False,
     ) -> None:
         """Be the supervisor until SIGTERM or SIGINT: the first drains, a second one hands back at once.
 
         `until_idle`: also end when nothing is running or due (a retry that waits is not). The rest is as in `working`.
         """
-        async with self._supervisor(concurrency, queues) as supervisor:
+        async with self._supervisor(concurrency, processes, queues) as supervisor:
             with _lone_errors():
                 async with anyio.create_task_group() as group:
                     await group.start(obey_signals, supervisor)
                     await supervisor.run(until_idle=until_idle)
                     group.cancel_scope.cancel()
 
-    async def drain(self, *, queues: Sequence[str] | None = None) -> int:
+    async def drain(self, *, processes: int | None = None, queues: Sequence[str] | None = None) -> int:
         """Work until nothing is running or due (a retry that waits is not); the number of tasks that ended."""
-        async with self._supervisor(None, queues) as supervisor:
+        async with self._supervisor(None, processes, queues) as supervisor:
             with _lone_errors():
                 await supervisor.run(until_idle=True)
             return supervisor.ended
 
     @asynccontextmanager
-    async def _supervisor(self, concurrency: int | None, queues: Sequence[str] | None) -> AsyncIterator[Supervisor]:
-        with self.override(concurrency=concurrency, queues=None if queues is None else list(queues)):
+    async def _supervisor(
+        self, concurrency: int | None, processes: int | None, queues: Sequence[str] | None
+    ) -> AsyncIterator[Supervisor]:
+        if self._is_child:
+            message = "this runner is that of a child process: its supervisor works, and here is only what it gives out"
+            raise NotOpen(message)
+        chosen = None if queues is None else list(queues)
+        with self.override(concurrency=concurrency, processes=processes, queues=chosen):
             given = resolve(None, self._override, self._code, os.environ, read_pyproject())
+        home = origin.find(self, self.definitions, self._address, self._setup) if given.processes else None
         async with self:
             workshop = Workshop(
                 store=self.store,
@@ -275,64 +306,9 @@ class TaskRunner(Tasks):
                 clock=self._clock,
                 events=self._events,
                 host=self,
+                origin=home,
             )
             yield Supervisor(workshop)
-
-    # ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────
-    @overload
-    async def enqueue(self, bound: BoundTask[R], /) -> TaskHandle[R]: ...
-    @overload
-    async def enqueue(
-        self,
-        name: str,
-        input: Mapping[str, JSON] = ...,
-        /,
-        *,
-        priority: int | None = None,
-        queue: str | None = None,
-        delay: Duration | None = None,
-        run_at: datetime | None = None,
-        session_id: str | None = None,
-        unique_key: str | None = None,
-        on_conflict: OnConflict = "reuse",
-        idempotency_key: str | None = None,
-        max_retries: int | None = None,
-        timeout: Duration | None = None,  # noqa: ASYNC109 - the task's own, not this call's
-    ) -> TaskHandle[Any]: ...
-    async def enqueue(
-        self,
-        bound: BoundTask[Any] | str,
-        input: Mapping[str, JSON] | None = None,  # noqa: A002 - the contract's name
-        /,
-        **options: Any,
-    ) -> TaskHandle[Any]:
-        """Enqueue a bound task, or one by its type's name and a JSON object; it is durable when this returns.
-
-        By name nothing is checked but that it is JSON, and its size: this program may not know the type. The options
-        are those of `TaskDefinition.options`.
-
-        Raises:
-            InvalidInput: an option is out of its bounds, or the input has no JSON form.
-            PayloadTooLarge: the input's JSON is larger than `max_payload`.
-            DuplicateTask: an unfinished task has this `unique_key`, and `on_conflict` refuses this one.
-            NoSession: no session has this `session_id`.
-            StoreBusy: the store was locked for too long, or its disk is full; nothing was written.
-            NotOpen: the runner is not open.
-        """
-        if not isinstance(bound, BoundTask):
-            bound = bound_by_name(bound, {} if input is None else input, options)
-        elif input is not None or options:
-            message = "enqueue: a bound task has its input and options already"
-            raise InvalidInput(message)
-        return (await store_bound(self, self.definitions, [bound], self.settings.max_payload))[0]
-
-    async def enqueue_many(self, bound: Iterable[BoundTask[R]], /) -> list[TaskHandle[R]]:
-        """Enqueue many bound tasks in one commit, all or none. Raises as `enqueue` does."""
-        return await store_bound(self, self.definitions, list(bound), self.settings.max_payload)
-
-    def handle(self, task_id: str, /) -> TaskHandle[Any]:
-        """A handle to a task that was enqueued earlier; nothing is looked up. `task.handle(id)` is a typed one."""
-        return TaskHandle(self, task_id)
 
 
 @contextmanager

@@ -21,6 +21,8 @@ _LEVELS: Final = {
     "task.failed": "error",
     "task.quarantined": "error",
     "store.trouble": "error",
+    "children.degraded": "error",
+    "child.lost": "warning",
     "task.retried": "warning",
     "task.recovered": "warning",
     "task.unknown": "warning",

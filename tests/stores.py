@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import anyio
 import apsw
 
 from taskrunner.core.clock import Clock
 from taskrunner.core.model import NewTask, SupervisorRow, Task, TaskType
 from taskrunner.core.settings import resolve
+from taskrunner.runtime.channel import FROM_CHILD, TO_CHILD, Channel, FromChild, ToChild
 from taskrunner.storage import guard
 from taskrunner.storage.engine import load_queries
+from taskrunner.storage.remote import Desk, RemoteEngine
 from taskrunner.storage.sqlite import SQLiteEngine
 from taskrunner.storage.sqlite_connection import connect, migrate
 from taskrunner.storage.store import Store
@@ -45,6 +49,37 @@ async def open_store(
         yield Store(engine, clock, settings)
     finally:
         await engine.close()
+
+
+@asynccontextmanager
+async def remote_store(db: Path, *, clock: Clock | None = None) -> AsyncIterator[Store]:
+    """A store whose engine is asked over a wire, as in a child process."""
+    clock = clock or Clock()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        async with open_store(db, clock=clock) as real, anyio.create_task_group() as group:
+            here: Channel[FromChild] = Channel(ours, FROM_CHILD)
+            there: Channel[ToChild] = Channel(theirs, TO_CHILD)
+            desk, engine = Desk(real.engine, here.put), RemoteEngine(db, there.put)
+            group.start_soon(here.pump)
+            group.start_soon(there.pump)
+            group.start_soon(_pass_on, here, desk.take)
+            group.start_soon(_pass_on, there, engine.hear)
+            yield Store(engine, clock, resolve(code={"db": db}))
+            desk.close()
+            group.cancel_scope.cancel()
+
+
+def sqlite_of(store: Store) -> SQLiteEngine:
+    """The engine of a store that is on a file here."""
+    assert isinstance(store.engine, SQLiteEngine)
+    return store.engine
+
+
+async def _pass_on(channel: Channel[Any], take: Callable[[Any], None]) -> None:
+    while messages := await channel.receive():
+        for message in messages:
+            take(message)
 
 
 def new_task(type: str = "job", **options: Any) -> NewTask:  # noqa: A002, ANN401 - the fields' names and kinds

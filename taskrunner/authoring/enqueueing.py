@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from msgspec import structs
 
@@ -11,10 +12,16 @@ from taskrunner.authoring.definition import BoundTask, TaskDefinition
 from taskrunner.authoring.handle import Client, DuplicateTask, TaskHandle
 from taskrunner.authoring.options import enqueue_options, text
 from taskrunner.core import payload
+from taskrunner.core.durations import Duration
 from taskrunner.core.errors import InvalidInput
-from taskrunner.core.model import NewTask
+from taskrunner.core.model import JSON, NewTask
 from taskrunner.core.places import shown
+from taskrunner.core.states import OnConflict
 from taskrunner.storage.tasks import KeyTaken
+
+if TYPE_CHECKING:
+    from taskrunner.core.settings import Settings
+    from taskrunner.storage.store import Store
 
 R = TypeVar("R")
 
@@ -36,6 +43,78 @@ def bound_by_name(name: object, given: object, options: Mapping[str, Any]) -> Bo
         **enqueue_options(**options),
     )
     return BoundTask(new.type, new, payload.UNTYPED)
+
+
+class Enqueueing:
+    """What a runner offers to who enqueues."""
+
+    if TYPE_CHECKING:
+        definitions: dict[str, TaskDefinition[..., Any]]
+
+        @property
+        def store(self) -> Store:
+            """The open store; raises `NotOpen` elsewhere."""
+            ...
+
+        @property
+        def settings(self) -> Settings:
+            """The settings as they are in force."""
+            ...
+
+    @overload
+    async def enqueue(self, bound: BoundTask[R], /) -> TaskHandle[R]: ...
+    @overload
+    async def enqueue(
+        self,
+        name: str,
+        input: Mapping[str, JSON] = ...,
+        /,
+        *,
+        priority: int | None = None,
+        queue: str | None = None,
+        delay: Duration | None = None,
+        run_at: datetime | None = None,
+        session_id: str | None = None,
+        unique_key: str | None = None,
+        on_conflict: OnConflict = "reuse",
+        idempotency_key: str | None = None,
+        max_retries: int | None = None,
+        timeout: Duration | None = None,  # noqa: ASYNC109 - the task's own, not this call's
+    ) -> TaskHandle[Any]: ...
+    async def enqueue(
+        self,
+        bound: BoundTask[Any] | str,
+        input: Mapping[str, JSON] | None = None,  # noqa: A002 - the contract's name
+        /,
+        **options: Any,
+    ) -> TaskHandle[Any]:
+        """Enqueue a bound task, or one by its type's name and a JSON object; it is durable when this returns.
+
+        By name nothing is checked but that it is JSON, and its size: this program may not know the type. The options
+        are those of `TaskDefinition.options`.
+
+        Raises:
+            InvalidInput: an option is out of its bounds, or the input has no JSON form.
+            PayloadTooLarge: the input's JSON is larger than `max_payload`.
+            DuplicateTask: an unfinished task has this `unique_key`, and `on_conflict` refuses this one.
+            NoSession: no session has this `session_id`.
+            StoreBusy: the store was locked for too long, or its disk is full; nothing was written.
+            NotOpen: the runner is not open.
+        """
+        if not isinstance(bound, BoundTask):
+            bound = bound_by_name(bound, {} if input is None else input, options)
+        elif input is not None or options:
+            message = "enqueue: a bound task has its input and options already"
+            raise InvalidInput(message)
+        return (await store_bound(self, self.definitions, [bound], self.settings.max_payload))[0]
+
+    async def enqueue_many(self, bound: Iterable[BoundTask[R]], /) -> list[TaskHandle[R]]:
+        """Enqueue many bound tasks in one commit, all or none. Raises as `enqueue` does."""
+        return await store_bound(self, self.definitions, list(bound), self.settings.max_payload)
+
+    def handle(self, task_id: str, /) -> TaskHandle[Any]:
+        """A handle to a task that was enqueued earlier; nothing is looked up. `task.handle(id)` is a typed one."""
+        return TaskHandle(self, task_id)
 
 
 async def store_bound(

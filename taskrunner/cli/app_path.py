@@ -7,7 +7,6 @@ import inspect
 import os
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from taskrunner.cli import terminal
 from taskrunner.cli.endings import WRONG_USAGE, Trouble
 from taskrunner.core.errors import error_text
 from taskrunner.core.loop import spawn_thread
+from taskrunner.runtime.origin import place_of
 
 SLOW_IMPORT: Final = 5.0
 """Seconds after which an import that still goes on is named."""
@@ -74,7 +74,7 @@ def _import(name: str) -> ModuleType:
         with _watched(name):
             return importlib.import_module(name)
     except (Exception, SystemExit) as error:
-        place = _place(error)
+        place = place_of(error)
         if place is None and isinstance(error, ModuleNotFoundError):
             message = f"there is no module {error.name!r} in {here} or among the installed packages"
         else:
@@ -86,26 +86,13 @@ def _call(path: str, factory: object) -> object:
     try:
         made = factory() if callable(factory) else None
     except (Exception, SystemExit) as error:
-        message = f"APP={path!r}: it raised {error_text(error)}{_place(error) or ''}"
+        message = f"APP={path!r}: it raised {error_text(error)}{place_of(error) or ''}"
         raise Trouble(message, WRONG_USAGE) from error
     if inspect.iscoroutine(made):
         made.close()
         message = f"APP={path!r}: it is an async function; what makes the TaskRunner is a plain one"
         raise Trouble(message, WRONG_USAGE)
     return made
-
-
-def _place(error: BaseException) -> str | None:
-    """Where in the user's code it happened; None when no code of theirs had begun to run."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f" ({error.filename}:{error.lineno or 1})"
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not _is_machinery(frame.filename)]
-    return f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else None
-
-
-def _is_machinery(filename: str) -> bool:
-    return filename in (__file__, importlib.__file__) or filename.startswith("<frozen importlib")
 
 
 def _others(holder: object) -> str:

@@ -9,7 +9,7 @@ import click
 
 from taskrunner.core.settings import KNOBS
 
-_WHOLE_NUMBERS: Final = frozenset({"concurrency", "max_losses", "max_retries"})
+_WHOLE_NUMBERS: Final = frozenset({"concurrency", "max_losses", "max_retries", "max_tasks_per_child", "processes"})
 _OTHERWISE: Final = frozenset({"db", "queues", "allow_unsafe_mount"})
 """Knobs whose flag has a form of its own."""
 
@@ -19,7 +19,7 @@ def knob_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for knob in reversed(KNOBS):
         if knob.name not in _OTHERWISE:
             kind = int if knob.name in _WHOLE_NUMBERS else str
-            help_text = f"{knob.doc}  [default: {knob.default}]"
+            help_text = f"{knob.doc}  [default: {'none' if knob.default is None else knob.default}]"
             command = click.option(knob.flag, knob.name, type=kind, metavar="VALUE", help=help_text)(command)
     mount = click.option("--allow-unsafe-mount", is_flag=True, help="Use a network or FUSE mount all the same.")
     queues = click.option(

@@ -33,6 +33,7 @@ def run_command(door: Door, /, app: str, *, until_idle: bool, **knobs: Any) -> N
     them at once. Nothing is lost either way. Durations are seconds, or such as 90s, 15m, 2h.
     """
     runner = find_runner(app)
+    runner.found_at(app, setup="taskrunner.observability:configure")
     observability.configure()
     observability.log_events(runner)
     with runner.override(**door.flags(**given_knobs(knobs))):

@@ -18,6 +18,9 @@ from taskrunner.core.places import shown
 Listener: TypeAlias = Callable[[Mapping[str, Any]], object]
 
 EVENTS: Final = (
+    "child.lost",
+    "child.started",
+    "children.degraded",
     "lease.lost",
     "loop.blocked",
     "store.trouble",

@@ -32,6 +32,11 @@ SHORTEST: Final = 0.001
 LARGEST_PAYLOAD: Final = 256 * 1024 * 1024
 """Bytes: a row of SQLite holds 1 GB, and a task's row has an input and an output."""
 
+LEAST_MEMORY: Final = 64 * 1024 * 1024
+"""Bytes: a child with less could not even import taskrunner."""
+
+MOST_MEMORY: Final = 1 << 50
+
 _LONGEST_NAME = 200
 _SIZE = re.compile(r"\s*([0-9]{1,12}(?:\.[0-9]{1,6})?)\s*(?:([kKMG])(i?))?B?\s*")
 _POWERS = {"k": 1, "K": 1, "M": 2, "G": 3}
@@ -99,13 +104,16 @@ def _whole(least: int, most: int, *, why: str = "") -> Callable[[object, str], o
     return read
 
 
-def _size(value: object, label: str) -> int:
-    if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
-        number, letter, binary = match.groups()
-        value = int(float(number) * (1024 if binary else 1000) ** _POWERS.get(letter, 0))
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LARGEST_PAYLOAD:
-        raise _refused(label, value, "it must be a size from 1 byte to 256 MiB, such as 65536, '500kB' or '2MiB'")
-    return value
+def _size(least: int, most: int, bounds: str) -> Callable[[object, str], object]:
+    def read(value: object, label: str) -> int:
+        if isinstance(value, str) and (match := _SIZE.fullmatch(value)):
+            number, letter, binary = match.groups()
+            value = int(float(number) * (1024 if binary else 1000) ** _POWERS.get(letter, 0))
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+            raise _refused(label, value, f"it must be a size {bounds}, such as 65536, '500kB' or '2MiB'")
+        return value
+
+    return read
 
 
 def _truth(value: object, label: str) -> bool:
@@ -153,6 +161,27 @@ def _truth_of(text: str) -> object:
 KNOBS: Final[tuple[Knob, ...]] = (
     Knob("db", _path, "", "The path of the store's file."),
     Knob("concurrency", _whole(1, 10_000), 10, "Tasks that a supervisor runs at the same time.", from_text=_whole_of),
+    Knob(
+        "processes",
+        _whole(0, 1_000),
+        0,
+        "Child processes in which a supervisor runs its tasks; 0: in its own process.",
+        from_text=_whole_of,
+    ),
+    Knob(
+        "max_memory",
+        _size(LEAST_MEMORY, MOST_MEMORY, "of at least 64 MiB"),
+        None,
+        "Bytes of data that a child process may have (RLIMIT_DATA); what asks for more gets a MemoryError. No limit "
+        "unless given.",
+    ),
+    Knob(
+        "max_tasks_per_child",
+        _whole(1, 1_000_000_000),
+        None,
+        "How many tasks a child process is given before another one takes its place. No limit unless given.",
+        from_text=_whole_of,
+    ),
     Knob("queues", _queues, None, "The queues that a supervisor takes tasks from; all of them unless given."),
     Knob(
         "lease",
@@ -192,7 +221,12 @@ KNOBS: Final[tuple[Knob, ...]] = (
         from_text=_whole_of,
     ),
     Knob("durability", _durability, "full", "'full' survives power loss, 'normal' the death of processes only."),
-    Knob("max_payload", _size, 1024 * 1024, "Bytes that the JSON of an input, a result or a step's value may have."),
+    Knob(
+        "max_payload",
+        _size(1, LARGEST_PAYLOAD, "from 1 byte to 256 MiB"),
+        1024 * 1024,
+        "Bytes that the JSON of an input, a result or a step's value may have.",
+    ),
     Knob(
         "allow_unsafe_mount",
         _truth,
@@ -224,6 +258,11 @@ class Settings:
     db: str
     """Empty: nobody has named a store."""
     concurrency: int
+    processes: int
+    max_memory: int | None
+    """Bytes; None: no limit."""
+    max_tasks_per_child: int | None
+    """None: no limit."""
     queues: tuple[str, ...] | None
     """None: all."""
     lease: float

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from taskrunner.authoring.context import TaskContext, enter
 from taskrunner.authoring.definition import current_host
+from taskrunner.authoring.history import History
+from taskrunner.authoring.recorder import Recorder
 from taskrunner.core import payload
 from taskrunner.core.durations import aware, seconds
 from taskrunner.core.errors import (
@@ -25,61 +27,47 @@ from taskrunner.core.errors import (
     LeaseLost,
     NonDeterministicStep,
     Retry,
-    error_text,
-    error_type_of,
-    traceback_text,
 )
-from taskrunner.core.loop import call_in_thread, current_caller
-from taskrunner.resources.sessions import current_sink
+from taskrunner.core.loop import LoopRef, call_in_thread, current_caller
+from taskrunner.resources.sessions import Session, current_sink
+from taskrunner.runtime.watched import WHY, Watched
 
 if TYPE_CHECKING:
     from taskrunner.authoring.definition import Host, TaskDefinition
-    from taskrunner.authoring.recorder import Recorder
+    from taskrunner.core.clock import Clock
     from taskrunner.core.model import Task
+    from taskrunner.runtime.watched import Reason
     from taskrunner.storage.engine import Statement
-
-Reason: TypeAlias = Literal["cancel", "timeout", "stop", "lost"]
-
-_WHY: dict[Reason, str] = {
-    "cancel": "the task was cancelled: it takes no new steps",
-    "timeout": "this attempt has used up its timeout: it takes no new steps",
-    "stop": "the supervisor is stopping: the task goes on later, from its last recorded step",
-    "lost": "the task was taken from this attempt",
-}
+    from taskrunner.storage.store import Store
 
 _FINAL = (Fail, InvalidInput, InvalidResult)
 """Errors that no retry would help."""
 
 
-class RunningTask:
-    """An attempt under way. All but `reason` and `force_at` belongs to the event loop."""
+class RunningTask(Watched):
+    """An attempt whose body runs in this process."""
 
     def __init__(
-        self, task: Task, definition: TaskDefinition[Any, Any], recorder: Recorder, context: TaskContext
+        self,
+        task: Task,
+        definition: TaskDefinition[Any, Any],
+        recorder: Recorder,
+        context: TaskContext,
+        host: Host,
     ) -> None:
-        self.task = task
-        self.definition = definition
+        super().__init__(task, definition, recorder.store.tasks)
         self.recorder = recorder
         self.context = context
         self.scope = anyio.CancelScope()
         self._inner = anyio.CancelScope()
-        self.body: object = None
-        """The async task (or thread) of the body, for who asks what blocks the loop."""
-        self.body_ended = False
-        self.reason: Reason | None = None
-        self.deadline: float | None = None
-        """When its timeout is over, in seconds of the monotonic clock."""
-        self.force_at: float | None = None
-        """When the end is written whether the body has ended or not, in seconds of the monotonic clock."""
-        self.forced = False
-        """Whether the watchdog is writing the end."""
+        self._host = host
         self._result: Any = None
         self._error: BaseException | None = None
 
     def take_no_more(self, reason: Reason) -> None:
         """Have the body take no new steps from now on. From any thread: the loop may be blocked by this very body."""
         self.reason = reason
-        self.recorder.ending = AttemptOver(_WHY[reason])
+        self.recorder.ending = AttemptOver(WHY[reason])
 
     def interrupt(self, reason: Reason) -> None:
         """Ask the body to end. The first reason counts, but for a lost task nothing else does."""
@@ -87,19 +75,24 @@ class RunningTask:
             self.reason = reason
         if reason == "lost":
             self.recorder.end(LeaseLost())
-        self.context.interrupt(AttemptOver(_WHY[reason]))
+        self.context.interrupt(AttemptOver(WHY[reason]))
         self.scope.cancel()
 
-    def leave_behind(self) -> None:
-        """Interrupt the body no more: anyio does so at each turn of the loop, which would cost a whole processor."""
-        self._inner.shield = True
+    def force(self) -> None:
+        """Do nothing: Python cannot stop a thread, nor code that ignores its cancellation."""
 
-    async def run(self, host: Host) -> None:
+    def let_go(self) -> None:
+        """Fence the body out, and interrupt it no more: anyio does so at each turn of the loop."""
+        self.recorder.end(LeaseLost())
+        if not self.body_ended:
+            self._inner.shield = True
+
+    async def run(self) -> None:
         """Run the body to its end, whatever that is; in an async task of its own, which is the body's from now on."""
         self.body = current_caller()
         enter(self.context)
         current_sink.set(self.context)
-        current_host.set(host)
+        current_host.set(self._host)
         try:
             with self.scope, self._inner:
                 self._result = await self._call()
@@ -110,7 +103,7 @@ class RunningTask:
             self._error = error
         finally:
             if self.scope.cancelled_caught and self._error is None:
-                self._error = AttemptOver(_WHY[self.reason or "stop"])
+                self._error = AttemptOver(WHY[self.reason or "stop"])
             if self.recorder.ending is None:  # what the body has left running takes no steps in its name
                 self.recorder.ending = AttemptOver("the task's body has ended: it takes no new steps")
             self.body_ended = True
@@ -141,41 +134,42 @@ class RunningTask:
         self.body = current_caller()
         return self.definition.fn(*args, **kwargs)
 
-    def ending(self) -> tuple[Statement | None, BaseException | None]:
-        """How the ended attempt is to be written, and the error that it ended with; no statement: it has no say."""
-        over, tasks, fence = self.recorder.over, self.recorder.store.tasks, self.recorder.fence
+    def ending(self) -> tuple[Statement | None, list[Statement]]:
+        """How the ended attempt is to be written, and what it still has to write; no statement: it has no say."""
+        statement = self._ending()
+        if statement is None:
+            return None, []
+        before = self.recorder.take_pending() if statement.name == "complete" else []
+        if (progress := self.recorder.take_progress()) is not None:
+            before.append(progress)
+        return statement, before
+
+    def take_progress(self) -> Statement | None:
+        """The progress that no step has carried along."""
+        return self.recorder.take_progress()
+
+    def _ending(self) -> Statement | None:
+        over, fence = self.recorder.over, self.recorder.fence
         if isinstance(over, NonDeterministicStep):
-            return self._failed(over, None), over
+            return self.failed(over, None)
         if over is not None or self.reason == "lost":
-            return None, over
+            return None
         if self.reason == "timeout" and (self.scope.cancel_called or self._error is not None):
-            return self.timed_out(), None
+            return self.timed_out()
         if self._error is None:
             return self._completed()
         if self.reason in {"cancel", "stop"}:
-            return (tasks.cancelled if self.reason == "cancel" else tasks.release)(fence), None
-        return self._failed(self._error, self._retry_in(self._error)), self._error
+            return (self.tasks.cancelled if self.reason == "cancel" else self.tasks.release)(fence)
+        return self.failed(self._error, self._retry_in(self._error))
 
-    def forced_ending(self) -> Statement:
-        """How an attempt is written whose body has not ended in time. From any thread."""
-        tasks, fence = self.recorder.store.tasks, self.recorder.fence
-        if self.reason == "cancel":
-            return tasks.cancelled(fence)
-        return self.timed_out() if self.reason == "timeout" else tasks.release(fence)
-
-    def timed_out(self) -> Statement:
-        """The attempt has used up its timeout: run again while retries are left, whatever `retry=` says of errors."""
-        error = TimeoutError(f"the attempt took longer than its timeout of {self.task.timeout:g} seconds")
-        return self._failed(error, self.definition.policy.delay(error, self.task.retry_count))
-
-    def _completed(self) -> tuple[Statement, BaseException | None]:
+    def _completed(self) -> Statement:
         recorder = self.recorder
         returns, limit = self.definition.signature.returns, self.context.max_payload
         try:
             text, _value = payload.record(self._result, returns, name="the result", error=InvalidResult, limit=limit)
         except InvalidResult as error:
-            return self._failed(error, None), error
-        return recorder.store.tasks.complete(recorder.fence, text), None
+            return self.failed(error, None)
+        return self.tasks.complete(recorder.fence, text)
 
     def _retry_in(self, error: BaseException) -> float | None:
         """Seconds until it is run again, if it is to be: whether retries are left, the store knows.
@@ -205,14 +199,36 @@ class RunningTask:
             error.add_note(f"{refused}; the task's own wait= counts")
         return self.definition.policy.delay(error, self.task.retry_count)
 
-    def _failed(self, error: BaseException, retry_in: float | None) -> Statement:
-        return self.recorder.store.tasks.fail(
-            self.recorder.fence,
-            error_type=error_type_of(error),
-            error_message=error_text(error),
-            traceback=traceback_text(error) if error.__traceback__ is not None else None,
-            retry_in=retry_in,
-        )
+
+class Here:
+    """This process, as the place where bodies run."""
+
+    is_ready = True
+
+    def __init__(self, store: Store, clock: Clock, host: Host, max_payload: int) -> None:
+        self._store = store
+        self._clock = clock
+        self._host = host
+        self._max_payload = max_payload
+        self._loop = LoopRef()
+
+    async def prepare(self, task: Task, definition: TaskDefinition[Any, Any]) -> RunningTask:
+        """An attempt with the steps that earlier ones have recorded, ready to run.
+
+        Raises:
+            TaskRunnerError: its rows are odd, or its session is gone; so do ValueError and TypeError.
+        """
+        recorded = await self._store.journal.steps(task.history_id) if task.attempt > 1 else []
+        recorder = Recorder(self._store, task.fence, self._clock, History(recorded))
+        session = None
+        if task.session_id is not None:
+            row = await self._store.messages.session(task.session_id)
+            session = Session(row, lambda: self._store)
+        context = TaskContext(task, recorder, session, max_payload=self._max_payload, loop=self._loop)
+        return RunningTask(task, definition, recorder, context, self._host)
+
+    def let_go(self) -> None:
+        """Do nothing: here is always room."""
 
 
 def _single_errors(error: BaseException) -> Iterator[BaseException]:

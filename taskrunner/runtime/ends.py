@@ -11,6 +11,8 @@ from taskrunner.core.model import Fence
 from taskrunner.storage.engine import Refused, Rejected
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from taskrunner.core.model import Task
     from taskrunner.runtime.workshop import Workshop
     from taskrunner.storage.engine import Row, Statement
@@ -74,14 +76,25 @@ class Ends:
         message = "its row is unreadable: something that is no taskrunner wrote it"
         await self.write(fence, self._failure(fence, "taskrunner.StoreError", message))
 
-    def tell(self, task: Task, statement: Statement, status: str | None, error: BaseException | None) -> None:
+    async def write_lost(self, lost: Sequence[Fence], how: str) -> list[Recovered]:
+        """Charge tasks of this owner whose process has died, however long the store is locked or full.
+
+        Raises:
+            StoreError: the store cannot be used any more.
+        """
+        while True:
+            try:
+                return await self._tasks.lose(self._owner, lost, how)
+            except StoreBusy as error:
+                self._events.trouble(error, self._clock.monotonic())
+                await anyio.sleep(WRITE_AGAIN)
+
+    def tell(self, task: Task, statement: Statement, status: str | None) -> None:
         """Tell of an end that is written; `status` is what it made of the task, None when the task is another's."""
         retried = "task.retried" if statement.name == "fail" else "task.released"
         name = {None: "task.fenced", "pending": retried}.get(status, f"task.{status}")
         fields: dict[str, object] = {"task_id": task.id, "task_type": task.type, "attempt": task.attempt}
-        if error is not None:
-            fields["error"] = error_text(error)
-        elif statement.name == "fail":
+        if statement.name == "fail":
             fields["error"] = statement.params["error_message"]
         self._events.emit(name, **fields)
 

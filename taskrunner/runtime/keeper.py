@@ -7,29 +7,26 @@ written; and the watchdog may write the end while the body is still running.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from taskrunner.authoring.context import TaskContext
-from taskrunner.authoring.history import History
-from taskrunner.authoring.recorder import Recorder
-from taskrunner.core.errors import LeaseLost, StoreBusy, StoreError, TaskRunnerError
+from taskrunner.core.errors import StoreBusy, StoreError, TaskRunnerError
 from taskrunner.core.loop import LoopRef, Reply, detach
 from taskrunner.core.states import TERMINAL
-from taskrunner.resources.sessions import Session
-from taskrunner.runtime.attempt import Reason, RunningTask
 from taskrunner.runtime.ends import WRITE_AGAIN, Ends
 from taskrunner.runtime.watchdog import Watchdog
+from taskrunner.runtime.watched import NoRoom, Watched
 from taskrunner.storage.engine import Refused, Unit
 from taskrunner.storage.tasks import status_of
 
 if TYPE_CHECKING:
     from taskrunner.authoring.definition import TaskDefinition
     from taskrunner.core.model import Task
+    from taskrunner.runtime.watched import Place, Reason
     from taskrunner.runtime.workshop import Workshop
     from taskrunner.storage.engine import Outcome, Statement
 
@@ -46,14 +43,15 @@ class Keeper:
         owner: str,
         group: anyio.abc.TaskGroup,
         on_free: Callable[[], None],
+        place: Place,
     ) -> None:
         self._store = workshop.store
         self._definitions = workshop.definitions
         self._settings = workshop.settings
         self._clock = workshop.clock
         self._events = workshop.events
-        self._host = workshop.host
         self._owner = owner
+        self._place = place
         self.ends = Ends(workshop, owner)
         self._group = group
         self._on_free = on_free
@@ -63,10 +61,10 @@ class Keeper:
         self._failure: Reply[BaseException] = Reply()
         self._asked: set[tuple[str, int]] = set()
         self._over: Reason | None = None
-        self.running: dict[str, RunningTask] = {}
+        self.running: dict[str, Watched] = {}
         self.starting = 0
         self._settling = 0
-        self.leaked: set[RunningTask] = set()
+        self.leaked: set[Watched] = set()
         """Attempts whose body went on after their end was written: code that cannot be stopped."""
         self.ended = 0
         self.slots = self._settings.concurrency
@@ -84,6 +82,8 @@ class Keeper:
     @property
     def free(self) -> int:
         """How many more tasks may be claimed: a claim is written behind the ends that are on their way."""
+        if not self._place.is_ready:
+            return 0
         return self.slots - len(self.running) - self.starting + self._settling
 
     @property
@@ -115,13 +115,14 @@ class Keeper:
     def write_progress(self) -> None:
         """Write the progress that no step has carried along."""
         for running in self.running.values():
-            statement = running.recorder.take_progress()
+            statement = running.take_progress()
             if statement is not None:
                 self._store.engine.submit(Unit((statement,)), self._progress_written(running))
 
     def hand_back(self, patience: float) -> None:
         """Ask every body to end, and hand its task back unharmed; after `patience` seconds in any case."""
         self._over = self._over or "stop"
+        self._place.let_go()
         for running in list(self.running.values()):
             running.interrupt("stop")
             self._watchdog.force_after(running, patience)
@@ -129,9 +130,27 @@ class Keeper:
     def abandon_all(self) -> None:
         """The lease is lost: every body has to end, and nothing of it will be kept."""
         self._over = "lost"
+        self._place.let_go()
         for running in list(self.running.values()):
             running.interrupt("lost")
             self._watchdog.force_after(running, LET_GO)
+
+    def lose(self, lost: Sequence[Watched], how: str) -> None:
+        """Have tasks charged whose process has died, all in one statement; `how` is the evidence."""
+
+        async def charge() -> None:
+            try:
+                found = await self.ends.write_lost([running.task.fence for running in lost], how)
+            except BaseException as failure:  # noqa: BLE001 - the supervisor has to hear of it
+                self._failure.give(failure)
+                found = []
+            self.ended += sum(orphan.status in TERMINAL for orphan in found)
+            for orphan in found:
+                self.ends.tell_recovered(orphan)
+            for running in lost:
+                self._let_go(running)
+
+        detach(charge)
 
     async def all_ended(self) -> None:
         """Wait until no task of this incarnation is running."""
@@ -142,7 +161,7 @@ class Keeper:
     # ── one attempt ──────────────────────────────────────────────────────────────────────────────────────────────────
     async def _keep(self, task: Task, definition: TaskDefinition[Any, Any]) -> None:
         """Run one attempt from its recorded steps to the end of its body, and have its end written."""
-        running: RunningTask | None = None
+        running: Watched | None = None
         try:
             running = await self._begin(task, definition)
         except BaseException as error:  # noqa: BLE001 - the supervisor has to hear of it
@@ -154,20 +173,24 @@ class Keeper:
         self.running[task.id] = running
         self._events.emit("task.started", task_id=task.id, task_type=task.type, attempt=task.attempt)
         self._watchdog.add(running)
-        await running.run(self._host)
+        await running.run()
         if not running.forced:  # else its end is being written, without a word of the body's
             self._watchdog.remove(running)
             self._settle(running)
 
-    async def _begin(self, task: Task, definition: TaskDefinition[Any, Any]) -> RunningTask | None:
+    async def _begin(self, task: Task, definition: TaskDefinition[Any, Any]) -> Watched | None:
         """The attempt, ready to run; None when the task was let go of already."""
         try:
-            running = await self._prepare(task, definition)
+            running = await self._place.prepare(task, definition)
+        except NoRoom:
+            await self._end_unbegun(task)
+            return None
         except (TaskRunnerError, ValueError, TypeError) as error:  # its rows are odd, or its session is gone
             await self.ends.write_unbegun(task, error)
             self._freed()
             return None
         if self._over is not None:
+            running.let_go()
             await self._end_unbegun(task)
             return None
         return running
@@ -180,29 +203,16 @@ class Keeper:
         self._events.emit(name, task_id=task.id, task_type=task.type, attempt=task.attempt)
         self._freed()
 
-    async def _prepare(self, task: Task, definition: TaskDefinition[Any, Any]) -> RunningTask:
-        recorded = await self._store.journal.steps(task.history_id) if task.attempt > 1 else []
-        recorder = Recorder(self._store, task.fence, self._clock, History(recorded))
-        session = None
-        if task.session_id is not None:
-            row = await self._store.messages.session(task.session_id)
-            session = Session(row, lambda: self._store)
-        context = TaskContext(task, recorder, session, max_payload=self._settings.max_payload, loop=self._loop)
-        return RunningTask(task, definition, recorder, context)
-
-    def _settle(self, running: RunningTask) -> None:
+    def _settle(self, running: Watched) -> None:
         """Have the end written of an attempt whose body has ended."""
         try:
-            statement, error = running.ending()
+            statement, before = running.ending()
             if statement is None:
                 self._events.emit("task.fenced", task_id=running.task.id, task_type=running.task.type)
                 self._let_go(running)
                 return
-            before = running.recorder.take_pending() if statement.name == "complete" else []
-            if (progress := running.recorder.take_progress()) is not None:
-                before.append(progress)
             unit = self._store.tasks.ending(running.task.fence, statement, before)
-            self._store.engine.write_soon(unit, partial(self._settled, running, statement, before, error))
+            self._store.engine.write_soon(unit, partial(self._settled, running, statement, before))
         except BaseException as failure:  # noqa: BLE001 - the supervisor has to hear of it
             self._fail(running, failure)
         else:
@@ -211,16 +221,15 @@ class Keeper:
 
     def _settled(
         self,
-        running: RunningTask,
+        running: Watched,
         statement: Statement,
         before: list[Statement],
-        error: BaseException | None,
         outcome: Outcome,
     ) -> None:
         """Hear how the writing of an end went; one that did not go well is a longer story."""
         self._settling -= 1
         if not isinstance(outcome, StoreError):
-            self._ended(running, statement, status_of(outcome), error)
+            self._ended(running, statement, status_of(outcome))
             return
 
         async def insist() -> None:
@@ -229,27 +238,25 @@ class Keeper:
             except BaseException as failure:  # noqa: BLE001 - the supervisor has to hear of it
                 self._fail(running, failure)
             else:
-                self._ended(running, statement, status, error)
+                self._ended(running, statement, status)
 
         detach(insist)
 
-    def _ended(
-        self, running: RunningTask, statement: Statement, status: str | None, error: BaseException | None
-    ) -> None:
+    def _ended(self, running: Watched, statement: Statement, status: str | None) -> None:
         """Tell of an end that is written; of two that were tried at once (by the watchdog, too) the first counts."""
         if self.running.get(running.task.id) is running:
             self.ended += status in TERMINAL
-            self.ends.tell(running.task, statement, status, error)
+            self.ends.tell(running.task, statement, status)
             self._let_go(running)
 
-    def _fail(self, running: RunningTask, failure: BaseException) -> None:
+    def _fail(self, running: Watched, failure: BaseException) -> None:
         self._failure.give(failure)
         self._let_go(running)
 
     async def _raise_failure(self) -> None:
         raise await self._failure.wait()
 
-    def _let_go(self, running: RunningTask) -> None:
+    def _let_go(self, running: Watched) -> None:
         task = running.task
         if self.running.get(task.id) is not running:
             return
@@ -257,9 +264,8 @@ class Keeper:
         if running.forced or not running.body_ended:
             self._watchdog.remove(running)
         self._asked.discard((task.id, task.attempt))
-        running.recorder.end(LeaseLost())
+        running.let_go()
         if not running.body_ended:
-            running.leave_behind()
             self.leaked = {each for each in self.leaked if not each.body_ended} | {running}
             self._events.warn("task.leaked", task_id=task.id, task_type=task.type, reason=running.reason)
         self._freed()
@@ -270,8 +276,9 @@ class Keeper:
         self._on_free()
 
     # ── from other threads ───────────────────────────────────────────────────────────────────────────────────────────
-    def _force(self, running: RunningTask) -> None:
+    def _force(self, running: Watched) -> None:
         """Write an attempt's end past the loop; in the watchdog's thread."""
+        running.force()
         statement = running.forced_ending()
 
         def done(outcome: Outcome) -> None:
@@ -283,7 +290,7 @@ class Keeper:
                 self._loop.post(self._fail, running, outcome)
                 return
             status = None if isinstance(outcome, Refused) else status_of(outcome)
-            self._loop.post(self._ended, running, statement, status, None)
+            self._loop.post(self._ended, running, statement, status)
 
         unit = self._store.tasks.ending(running.task.fence, statement)
         try:
@@ -291,7 +298,7 @@ class Keeper:
         except StoreError:
             self._loop.post(self._let_go, running)
 
-    def _progress_written(self, running: RunningTask) -> Callable[[Outcome], None]:
+    def _progress_written(self, running: Watched) -> Callable[[Outcome], None]:
         def done(outcome: Outcome) -> None:
             if isinstance(outcome, Refused):
                 self._loop.post(running.interrupt, "lost")

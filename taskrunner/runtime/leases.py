@@ -15,7 +15,7 @@ from taskrunner.core.durations import stamp
 from taskrunner.core.errors import StoreError
 from taskrunner.core.loop import LoopRef
 from taskrunner.core.model import SupervisorRow
-from taskrunner.runtime.liveness import Identity, OwnLock, judge, remove_locks, wait_for_death
+from taskrunner.runtime.liveness import Identity, OwnLock, judge, kill_left, remove_locks, wait_for_death
 from taskrunner.storage.bells import folder_of
 from taskrunner.storage.engine import Refused
 from taskrunner.storage.owners import NANOSECONDS
@@ -168,6 +168,14 @@ class Lease:
         for owner, how in ended:
             self._events.emit("supervisor.buried", supervisor_id=owner, how=how, at=stamp(self._clock.now()))
         remove_locks(self._folder, {row.lock_name for row in await self._store.owners.living()})
+        if ended:
+            await self.clear_up()
+
+    async def clear_up(self) -> None:
+        """Kill the children that dead supervisors have left behind, where their processes can be seen from here."""
+        for row, children in await self._store.owners.left_children():
+            if kill_left(row, children, self._here):
+                await self._store.owners.record_children(row.id, ())
 
     def _beaten(self, outcome: Outcome) -> None:
         """Hear of a beat, in the writer's thread."""

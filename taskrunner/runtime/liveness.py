@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import signal
 import socket
 from collections.abc import Collection
 from contextlib import suppress
@@ -89,6 +90,14 @@ def parse_stat(content: bytes) -> ProcessStat:
 
 def _stat_of(pid: int | str) -> ProcessStat:
     return parse_stat(Path(f"/proc/{pid}/stat").read_bytes())
+
+
+def start_time_of(pid: int) -> int:
+    """The tick at which a process started; 0 where that cannot be told."""
+    try:
+        return _stat_of(pid).start_time
+    except OSError:
+        return 0
 
 
 def _namespace() -> str:
@@ -258,6 +267,21 @@ async def wait_for_death(row: SupervisorRow, here: Identity, folder: Path) -> st
     finally:
         if watched is not None:
             os.close(watched)
+
+
+def kill_left(row: SupervisorRow, children: Collection[tuple[int, int]], here: Identity) -> bool:
+    """Kill what a dead supervisor has left: its children, by pid and start time, with their process groups.
+
+    True when none of them can be running any more; False where that cannot be told from here. A process that has come
+    to have the number of one of them is another one, and is left alone.
+    """
+    if not _is_comparable(row, here) or not _is_gone(row.pid, row.start_time):
+        return False
+    for pid, start_time in children:
+        if 0 < start_time == start_time_of(pid):
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+    return True
 
 
 def _state_of_lock(folder: Path, name: str) -> Literal["held", "free", "unknown"]:

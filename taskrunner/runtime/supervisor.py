@@ -6,6 +6,7 @@ When its lease was taken (it had been suspended for too long) everything in it e
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,10 @@ import anyio
 
 from taskrunner.core.errors import LeaseLost, StoreBusy, StoreError
 from taskrunner.core.loop import see_through
+from taskrunner.runtime.attempt import Here
 from taskrunner.runtime.keeper import Keeper
 from taskrunner.runtime.leases import Lease
+from taskrunner.runtime.pool import Pool
 from taskrunner.storage.changes import CANCEL, OWNERS, WORK
 
 if TYPE_CHECKING:
@@ -101,9 +104,11 @@ class Supervisor:
         try:
             with self._store.engine.listen((WORK,)) as news:
                 async with anyio.create_task_group() as group:
-                    keeper = self._keeper = Keeper(self._workshop, lease.id, group, news.wake)
+                    pool = self._pool(lease, group)
+                    place = self._here() if pool is None else pool
+                    keeper = self._keeper = Keeper(self._workshop, lease.id, group, news.wake, place)
                     self._wake = news.wake
-                    async with keeper.open():
+                    async with keeper.open(), nullcontext() if pool is None else pool.open(keeper.lose, news.wake):
                         await self._work(lease, keeper, news, group, task_status)
                     group.cancel_scope.cancel()
         finally:
@@ -112,6 +117,13 @@ class Supervisor:
             leaked = 0 if keeper is None else len(keeper.leaked)
             self.ended += 0 if keeper is None else keeper.ended
             self._events.emit("supervisor.stopped", supervisor_id=lease.id, leaked=leaked)
+
+    def _here(self) -> Here:
+        return Here(self._store, self._clock, self._workshop.host, self._settings.max_payload)
+
+    def _pool(self, lease: Lease, group: anyio.abc.TaskGroup) -> Pool | None:
+        origin = self._workshop.origin
+        return None if origin is None else Pool(self._workshop, lease.id, origin, group)
 
     async def _work(
         self,
@@ -123,6 +135,7 @@ class Supervisor:
     ) -> None:
         group.start_soon(lease.answer_bell)
         await self._sweep(lease, group)  # before the first claim: what the dead have left is due at once
+        await lease.clear_up()
         group.start_soon(self._sweeps, lease, group)
         group.start_soon(self._watch_cancels, keeper)
         group.start_soon(self._show_progress, keeper)

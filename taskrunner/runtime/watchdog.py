@@ -15,7 +15,7 @@ from taskrunner.core.loop import LoopRef, spawn_thread
 if TYPE_CHECKING:
     from taskrunner.core.clock import Clock
     from taskrunner.core.events import Events
-    from taskrunner.runtime.attempt import RunningTask
+    from taskrunner.runtime.watched import Watched
 
 BLOCKED_AFTER = 1.0
 """Seconds without an answer of the event loop after which it counts as blocked."""
@@ -27,13 +27,13 @@ LOOK = 0.25
 class Watchdog:
     """Watches the running attempts of one supervisor. `force` writes an attempt's end; it is called in the thread."""
 
-    def __init__(self, clock: Clock, events: Events, grace: float, force: Callable[[RunningTask], None]) -> None:
+    def __init__(self, clock: Clock, events: Events, grace: float, force: Callable[[Watched], None]) -> None:
         self._clock = clock
         self._events = events
         self._grace = grace
         self._force = force
         self._loop = LoopRef()
-        self._running: set[RunningTask] = set()
+        self._running: set[Watched] = set()
         self._changed = threading.Condition()
         self._closing = False
         self._asleep = False
@@ -54,21 +54,21 @@ class Watchdog:
         if self._thread is not None:
             self._thread.join()
 
-    def add(self, running: RunningTask) -> None:
-        """Watch an attempt from now on; its timeout begins here."""
-        if running.task.timeout is not None:
+    def add(self, running: Watched, *, timed: bool = True) -> None:
+        """Watch an attempt from now on; its timeout begins here, if it is timed here (and not by a supervisor)."""
+        if timed and running.task.timeout is not None:
             running.deadline = self._clock.monotonic() + running.task.timeout
         with self._changed:
             self._running.add(running)
             if self._asleep or running.deadline is not None:
                 self._changed.notify()
 
-    def remove(self, running: RunningTask) -> None:
+    def remove(self, running: Watched) -> None:
         """Watch it no longer."""
         with self._changed:
             self._running.discard(running)
 
-    def force_after(self, running: RunningTask, delay: float) -> None:
+    def force_after(self, running: Watched, delay: float) -> None:
         """Write the attempt's end in `delay` seconds if it has not ended by itself; the earliest such moment counts."""
         with self._changed:
             moment = self._clock.monotonic() + delay
@@ -107,7 +107,7 @@ class Watchdog:
                     self._changed.wait(pause)
                     self._asleep = False
 
-    def _ask(self, now: float, running: list[RunningTask]) -> None:
+    def _ask(self, now: float, running: list[Watched]) -> None:
         """Ask the loop for an answer; without one for too long, say once who blocks it."""
         if self._asked_at is None:
             self._asked_at = now
@@ -115,7 +115,8 @@ class Watchdog:
         elif now - self._asked_at > BLOCKED_AFTER and not self._warned:
             self._warned = True
             body, place = self._loop.busy_with()
-            guilty = [each for each in running if each.body is body] or (running if len(running) == 1 else [])
+            here = [each for each in running if each.body is not None]
+            guilty = [each for each in here if each.body is body] or (here if len(here) == 1 else [])
             self._events.warn(
                 "loop.blocked",
                 task_id=guilty[0].task.id if guilty else None,

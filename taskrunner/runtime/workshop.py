@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from taskrunner.core.clock import Clock
     from taskrunner.core.events import Events
     from taskrunner.core.settings import Settings
+    from taskrunner.runtime.origin import Origin
     from taskrunner.storage.store import Store
 
 
@@ -26,3 +27,5 @@ class Workshop:
     events: Events
     host: Host
     """The runner, as the bodies' own tasks see it."""
+    origin: Origin | None = None
+    """Where the runner comes from, for children to import it; needed when there are to be any."""

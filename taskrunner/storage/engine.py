@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from operator import itemgetter
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 import msgspec
 
@@ -21,10 +21,15 @@ from taskrunner.core.errors import StoreError
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
+    from taskrunner.storage.bells import Bells
     from taskrunner.storage.changes import News
 
-Value: TypeAlias = int | float | str | bytes | None
+if TYPE_CHECKING:
+    Value: TypeAlias = int | float | str | bytes | None
+else:
+    Value = Any  # what a message to another process is read as: msgspec tells texts and bytes apart by themselves only
 Row: TypeAlias = tuple[Value, ...]
 Rows: TypeAlias = list[Row]
 
@@ -52,6 +57,7 @@ class Refused(StoreError):
     def __init__(self, index: int, name: str, expected: int, got: int) -> None:
         super().__init__(f"statement {index} ({name}) expected {expected} rows and got {got}")
         self.index = index
+        self.expected = expected
         self.got = got
         self.name = name
 
@@ -77,6 +83,10 @@ class Engine(Protocol):
     """What a database has to offer. Coroutines belong to the event loop that opened it; `submit` is for any thread."""
 
     dialect: Literal["sqlite", "postgres"]
+    path: Path
+    """The store's file."""
+    bells: Bells
+    """By which supervisors of other processes are woken."""
 
     async def read(self, statement: Statement) -> Rows:
         """Run one SELECT outside the writer."""

@@ -6,6 +6,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from taskrunner.core.durations import stamp
 from taskrunner.storage.changes import OWNERS, WORK
 from taskrunner.storage.engine import Statement, Unit
@@ -91,7 +93,22 @@ class Owners:
     async def retire(self, supervisor_id: str) -> None:
         """End one's own row, at a clean stop."""
         params = {"id": supervisor_id, "how": "it was stopped", "now": stamp(self._clock.now())}
-        await self._engine.write(Unit((Statement("bury", params),), topics=(WORK,)))
+        none_left = _children(supervisor_id, ())
+        await self._engine.write(Unit((Statement("bury", params), none_left), topics=(WORK,)))
+
+    async def record_children(self, supervisor_id: str, children: Iterable[tuple[int, int]]) -> None:
+        """Write down the children of a supervisor, by pid and start time: what it may leave behind when it dies."""
+        await self._engine.write(Unit((_children(supervisor_id, children),)))
+
+    async def left_children(self) -> list[tuple[SupervisorRow, list[tuple[int, int]]]]:
+        """The ended supervisors that may have left children behind, and those; what nobody can read is no help."""
+        found: list[tuple[SupervisorRow, list[tuple[int, int]]]] = []
+        for *row, children in await self._engine.read(Statement("left_children", {})):
+            with suppress(ValueError, TypeError, msgspec.MsgspecError):
+                found.append(
+                    (supervisor_of(tuple(row)), msgspec.json.decode(str(children), type=list[tuple[int, int]]))
+                )
+        return found
 
     async def living(self) -> list[SupervisorRow]:
         """The supervisors whose row has not ended; one that something else wrote, and nobody can read, is no help."""
@@ -107,6 +124,10 @@ class Owners:
 
     def _expiry(self, lease: float) -> int:
         return int((self._clock.monotonic() + lease) * NANOSECONDS)
+
+
+def _children(supervisor_id: str, children: Iterable[tuple[int, int]]) -> Statement:
+    return Statement("record_children", {"id": supervisor_id, "children": msgspec.json.encode(list(children)).decode()})
 
 
 def _type(kind: TaskType) -> dict[str, str | int | float | None]:

@@ -21,12 +21,13 @@ if TYPE_CHECKING:
 
     from taskrunner.core.clock import Clock
     from taskrunner.core.settings import Settings
+    from taskrunner.storage.engine import Engine
 
 
 class Store:
     """Tasks, steps, messages and supervisors in one place."""
 
-    def __init__(self, engine: SQLiteEngine, clock: Clock, settings: Settings) -> None:
+    def __init__(self, engine: Engine, clock: Clock, settings: Settings) -> None:
         self.engine = engine
         self.path: Path = engine.path
         self.tasks = TaskStore(engine, clock, default_retries=settings.max_retries, default_losses=settings.max_losses)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from taskrunner.core.durations import after, moment, stamp
 from taskrunner.core.errors import InvalidInput, LeaseLost, NoSession, StoreError, TaskNotFound, TaskRunnerError
 from taskrunner.core.states import RETRIABLE
@@ -245,6 +247,17 @@ class TaskStore:
         except Refused:
             raise LeaseLost from None
         return status_of(results)
+
+    async def lose(self, owner: str, lost: Sequence[Fence], how: str) -> list[Recovered]:
+        """Charge running tasks of this owner whose own process died, in one statement; `how` is the evidence.
+
+        A task that recorded a step in that attempt has one loss then, every other one more than before.
+        """
+        listed = msgspec.json.encode([(fence.task_id, fence.attempt) for fence in lost]).decode()
+        params: dict[str, Value] = {"owner": owner, "lost": listed, "how": how, "now": stamp(self._clock.now())}
+        topics = (WORK, *(task_topic(fence.task_id) for fence in lost))
+        results = await self._engine.write(Unit((Statement("lose", params),), topics))
+        return [Recovered(*row) for row in results[0]]  # type: ignore[arg-type]
 
     def progress(self, fence: Fence, fraction: float, message: str) -> Statement:
         """The attempt has come this far; what is shown never falls."""

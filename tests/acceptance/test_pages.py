@@ -105,7 +105,7 @@ def test_the_indexes_are_those_of_the_schema() -> None:
 
 def test_the_events_are_those_that_are_emitted() -> None:
     """The page, the list in `core/events.py` and the code name the same events."""
-    name = r"(?:task|supervisor|lease|loop|store)\.[a-z]+"
+    name = r"(?:child|children|task|supervisor|lease|loop|store)\.[a-z]+"
     code = "".join(path.read_text(encoding="utf-8") for path in (CODE / "runtime").glob("*.py"))
     code += (CODE / "core" / "events.py").read_text(encoding="utf-8").partition("class Events")[2]
     emitted = set(re.findall(rf'"({name})"', code)) | {f"task.{status}" for status in TERMINAL}

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from taskrunner.storage.store import Store
-from tests.stores import StillClock, open_store
+from tests.stores import StillClock, open_store, remote_store
 
-ENGINES = ["sqlite"]
+ENGINES = {"sqlite": open_store, "from a child": remote_store}
+"""The second is the first one, asked from the other end of a wire."""
 
 
 @pytest.fixture
@@ -22,6 +23,5 @@ def clock() -> StillClock:
 @pytest.fixture(params=ENGINES)
 async def store(db: Path, clock: StillClock, request: pytest.FixtureRequest) -> AsyncIterator[Store]:
     """An open store of the engine under test."""
-    assert request.param == "sqlite"
-    async with open_store(db, clock=clock) as opened:
+    async with ENGINES[request.param](db, clock=clock) as opened:
         yield opened

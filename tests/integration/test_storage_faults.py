@@ -15,7 +15,7 @@ from taskrunner.core.errors import StoreBusy, StoreError, StoreUnknown
 from taskrunner.storage.store import Store
 from tests.faulty_disk import FAULTS, Disk, disk
 from tests.judge import Judge, judging
-from tests.stores import beside, new_task, open_store
+from tests.stores import beside, new_task, open_store, sqlite_of
 from tests.verbs import VERBS, SeededClock, Verb, World, build
 
 FROM_THEN_ON = 1_000_000
@@ -63,8 +63,9 @@ class Trial:
         async with open_store(self.db, vfs="failing", clock=SeededClock(2)) as store:
             if self.checkpoints:
                 await store.tasks.enqueue(new_task("first"))  # else a WAL would be made first
-                assert store.engine._writer is not None
-                store.engine._writer.connection.wal_autocheckpoint(1)
+                writer = sqlite_of(store)._writer
+                assert writer is not None
+                writer.connection.wal_autocheckpoint(1)
             self.bad.fail(what, nth, times=times)
             self.reported = await self._outcome(self.verb(store, self.world))
             self.bad.heal()

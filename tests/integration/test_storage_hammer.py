@@ -51,7 +51,7 @@ async def main(db, name, seconds):
                 await asyncio.sleep(0.01)
 
         def checkpoints():
-            connection = store.engine._connect(0.1)
+            connection = sqlite_of(store)._connect(0.1)
             while time.monotonic() < ends:
                 mode = chance.choice(["PASSIVE", "FULL", "RESTART", "TRUNCATE"])
                 try:

@@ -15,7 +15,7 @@ from taskrunner.storage.store import Store
 from tests.faulty_disk import Disk, Record, disk
 from tests.judge import Judge, judging
 from tests.power_cut import CutAt, cuts
-from tests.stores import new_task, open_store
+from tests.stores import new_task, open_store, sqlite_of
 from tests.verbs import VERBS, SeededClock, World, build
 
 
@@ -42,8 +42,9 @@ class Run:
         done = 0
         while done < verbs:
             async with open_store(self._db, vfs="recording", clock=self._clock, durability=self._durability) as store:
-                assert store.engine._writer is not None
-                store.engine._writer.connection.wal_autocheckpoint(24)
+                writer = sqlite_of(store)._writer
+                assert writer is not None
+                writer.connection.wal_autocheckpoint(24)
                 for _ in range(self._chance.randrange(5, 15)):
                     await self._one(store, world)
                     done += 1
@@ -61,9 +62,10 @@ class Run:
         self.states.append(self._judge.state(self._db))
         self.log.append(("ack", len(self.states) - 1))
         if self._chance.random() < 0.1:
-            assert store.engine._writer is not None
+            writer = sqlite_of(store)._writer
+            assert writer is not None
             mode = self._chance.choice(["PASSIVE", "FULL", "RESTART", "TRUNCATE"])
-            store.engine._writer.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+            writer.connection.execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
 
     def verdict(self, cut: CutAt, state: str) -> str:
         """What is to be said of an image with this state."""

@@ -17,7 +17,7 @@ from taskrunner.storage.checkpoint import PASSIVE_ABOVE, TRUNCATE_ABOVE, WARN_AB
 from taskrunner.storage.store import Store
 from tests.faulty_disk import Disk, disk
 from tests.rivals import let_go, snapshot
-from tests.stores import beside, new_task, open_store, sql
+from tests.stores import beside, new_task, open_store, sql, sqlite_of
 
 MEGABYTE = 1024 * 1024
 
@@ -76,7 +76,7 @@ async def test_the_wal_is_bounded_beside_readers_of_our_own(db: Path) -> None:
 
         async def keep_looking() -> None:
             while True:
-                await store.engine._readers.run(long_look)
+                await sqlite_of(store)._readers.run(long_look)
 
         for _ in range(3):
             group.start_soon(keep_looking)
@@ -136,7 +136,7 @@ async def test_a_sync_that_fails_in_a_checkpoint_ends_the_writing(db: Path, bad_
     """The disk did not take what it was given: nothing more is acknowledged, and the WAL is kept (G8)."""
     async with open_store(db, vfs="failing") as store:
         await store.tasks.enqueue(new_task())
-        writer = store.engine._writer
+        writer = sqlite_of(store)._writer
         assert writer is not None
         large = new_task(input=f'"{"x" * PASSIVE_ABOVE}"')
         bad_disk.fail("a sync fails", 2)  # the first is the commit's own

@@ -118,6 +118,9 @@ VALUES: dict[str, Any] = {
     "max_retries": 0,
     "durability": "normal",
     "max_payload": "2MiB",
+    "processes": 2,
+    "max_memory": "512MB",
+    "max_tasks_per_child": 100,
     "allow_unsafe_mount": True,
 }
 
@@ -130,6 +133,9 @@ def test_every_route_gives_the_same_values(origin: str, by: Route) -> None:
     assert settings == Settings(
         db="agent.db",
         concurrency=4,
+        processes=2,
+        max_memory=512_000_000,
+        max_tasks_per_child=100,
         queues=("mail", "calls"),
         lease=60.0,
         heartbeat=10.0,
@@ -152,6 +158,9 @@ def test_the_defaults() -> None:
     assert settings == Settings(
         db="",
         concurrency=10,
+        processes=0,
+        max_memory=None,
+        max_tasks_per_child=None,
         queues=None,
         lease=30.0,
         heartbeat=10.0,

@@ -15,7 +15,7 @@ from taskrunner.core.errors import StoreBusy, StoreError, StoreUnknown
 from taskrunner.storage.engine import Outcome, Refused, Rejected, Statement, Unit
 from taskrunner.storage.store import Store
 from tests.rivals import let_go, write_lock
-from tests.stores import NOW, open_store, sql
+from tests.stores import NOW, open_store, sql, sqlite_of
 
 
 def enqueue(name: str, **given: Any) -> Statement:  # noqa: ANN401 - whatever the statement takes, and what it does not
@@ -83,7 +83,7 @@ async def test_bad_units_among_hundreds(db: Path) -> None:
 async def test_a_statement_that_loses_the_transaction(db: Path) -> None:
     """One unit meets a full disk and SQLite undoes the whole transaction: the others are written all the same."""
     async with open_store(db) as store:
-        writer = store.engine._writer
+        writer = sqlite_of(store)._writer
         assert writer is not None
         pages = int(writer.connection.pragma("page_count"))
         writer.connection.pragma("max_page_count", pages + 60)
@@ -101,7 +101,7 @@ async def test_a_statement_that_loses_the_transaction(db: Path) -> None:
 async def test_units_are_written_in_order(db: Path) -> None:
     """From one caller in the order of its calls; a crowd larger than one commit too, in a few commits."""
     async with open_store(db) as store:
-        writer = store.engine._writer
+        writer = sqlite_of(store)._writer
         assert writer is not None
         before = writer._token
         await asyncio.gather(*(store.engine.write(Unit((enqueue(str(number)),))) for number in range(3_000)))
@@ -192,7 +192,7 @@ async def test_nobody_waits_for_a_writer_that_failed(db: Path, monkeypatch: pyte
     """A fault in the writer itself is told to everybody who waits, as unknown, and the writer goes on."""
     async with open_store(db) as store:
         with monkeypatch.context() as patch:
-            patch.setattr(store.engine._writer, "commit", lambda *_units: 1 / 0)
+            patch.setattr(sqlite_of(store)._writer, "commit", lambda *_units: 1 / 0)
             writes = [store.engine.write(Unit((enqueue(str(number)),))) for number in range(10)]
             with anyio.fail_after(5):
                 outcomes = await asyncio.gather(*writes, return_exceptions=True)

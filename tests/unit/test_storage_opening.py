@@ -20,7 +20,7 @@ from taskrunner.storage.sqlite import SQLiteEngine
 from taskrunner.storage.sqlite_connection import APPLICATION_ID
 from tests.conftest import what_is_open
 from tests.rivals import write_lock
-from tests.stores import bare, beside, new_task, open_store, sql
+from tests.stores import bare, beside, new_task, open_store, sql, sqlite_of
 
 LATEST = load_migrations("sqlite")[-1][0]
 
@@ -73,7 +73,7 @@ async def test_what_each_connection_is_told(db: Path) -> None:
     """Durable commits, foreign keys, stable plans, no surprises from the file's own schema."""
     async with open_store(db) as full, open_store(db, durability="normal") as normal:
         for store, synchronous in ((full, 2), (normal, 1)):
-            writer = store.engine._writer
+            writer = sqlite_of(store)._writer
             assert writer is not None
             pragmas = {
                 "synchronous": synchronous,

@@ -170,6 +170,7 @@ CREATE TABLE supervisors(
   host TEXT NOT NULL,
   lock_name TEXT NOT NULL,
   bell TEXT CHECK (bell IS NULL OR typeof(bell) = 'text' AND bell NOT GLOB '*[^-._0-9A-Za-z]*'), -- NULL: it has none
+  children TEXT NOT NULL DEFAULT '[]', -- its child processes, as a JSON list of [pid, start time]
   version TEXT NOT NULL,
   expires_at INTEGER NOT NULL,
   started_at TEXT NOT NULL,

@@ -41,3 +41,10 @@ WHERE ended_at IS NULL AND boot_id = :boot_id AND expires_at <= :monotonic AND i
 -- name: forget_supervisors
 DELETE FROM supervisors WHERE ended_at < :before
   AND NOT EXISTS (SELECT 1 FROM tasks INDEXED BY tasks_running WHERE status = 'running' AND lease_owner = supervisors.id)
+
+-- name: record_children
+UPDATE supervisors SET children = :children WHERE id = :id
+
+-- name: left_children
+SELECT {supervisor_columns}, children FROM supervisors WHERE ended_at IS NOT NULL AND children <> '[]'
+  AND is_utf8(CAST(concat_ws(' ', id, boot_id, pid_namespace, host, lock_name, children, started_at, beat_at, ended_at, ended_how) AS BLOB))

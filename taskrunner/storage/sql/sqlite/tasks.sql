@@ -51,21 +51,8 @@ UPDATE tasks INDEXED BY sqlite_autoindex_tasks_1 SET hold = 0
 WHERE id IN (SELECT id FROM tasks INDEXED BY tasks_due WHERE status = 'pending' AND hold = 1 AND run_at <= :now ORDER BY run_at LIMIT 1000)
 RETURNING 1
 
--- Running rows whose owner is gone: to be run again, at most max_losses times in a row. An attempt that recorded a step
--- was no poison, so it starts the count afresh. Each owner is looked at once, not each of its tasks.
--- name: recover
-WITH RECURSIVE owners(owner) AS (
-  SELECT min(lease_owner) FROM tasks INDEXED BY tasks_running WHERE status = 'running'
-  UNION ALL
-  SELECT (SELECT min(lease_owner) FROM tasks INDEXED BY tasks_running WHERE status = 'running' AND lease_owner > owner)
-  FROM owners WHERE owner IS NOT NULL),
-orphans AS MATERIALIZED (
-  SELECT t.id AS id, s.ended_how AS ended_how, s.pid AS pid, s.host AS host,
-    CASE WHEN EXISTS (SELECT 1 FROM steps INDEXED BY sqlite_autoindex_steps_1 WHERE steps.history_id = t.history_id AND steps.attempt = t.attempt AND steps.task_id = t.id)
-         THEN 1 ELSE min(t.losses + 1, t.max_losses) END AS losses
-  FROM owners LEFT JOIN supervisors s ON s.id = owner
-    CROSS JOIN tasks t INDEXED BY tasks_running ON t.status = 'running' AND t.lease_owner = owner
-  WHERE s.id IS NULL OR s.ended_at IS NOT NULL LIMIT 1000)
+-- How a task is charged whose process died: `orphans` has its id, its losses from now on, and what is known of the death.
+-- part: charge_orphans
 UPDATE tasks INDEXED BY sqlite_autoindex_tasks_1 SET
   losses = orphans.losses,
   status = CASE WHEN cancel_requested_at IS NOT NULL THEN 'cancelled' WHEN orphans.losses >= max_losses THEN 'failed' ELSE 'pending' END,
@@ -75,11 +62,40 @@ UPDATE tasks INDEXED BY sqlite_autoindex_tasks_1 SET
   error_message = CASE
     WHEN cancel_requested_at IS NOT NULL THEN cancel_reason
     WHEN orphans.losses >= max_losses THEN 'quarantined: its worker was lost ' || orphans.losses || ' times in a row without recording a step (max_losses '
-      || max_losses || '); the last was process ' || coalesce(orphans.pid, '?') || ' on ' || coalesce(orphans.host, '?') || ': ' || coalesce(orphans.ended_how, 'its row is gone')
-    ELSE 'worker lost: process ' || coalesce(orphans.pid, '?') || ' on ' || coalesce(orphans.host, '?') || ': ' || coalesce(orphans.ended_how, 'its row is gone') END,
+      || max_losses || '); the last was ' || orphans.how
+    ELSE 'worker lost: ' || orphans.how END,
   traceback = NULL, lease_owner = NULL, hold = 0, updated_at = :now
 FROM orphans WHERE tasks.id IN (SELECT id FROM orphans) AND orphans.id = tasks.id
 RETURNING tasks.id, type, queue, status, tasks.losses
+
+-- An attempt that recorded a step was no poison, so it starts the count afresh.
+-- part: charged_losses
+CASE WHEN EXISTS (SELECT 1 FROM steps INDEXED BY sqlite_autoindex_steps_1 WHERE steps.history_id = t.history_id AND steps.attempt = t.attempt AND steps.task_id = t.id)
+         THEN 1 ELSE min(t.losses + 1, t.max_losses) END AS losses
+
+-- Running rows whose owner is gone: to be run again, at most max_losses times in a row. Each owner is looked at once, not
+-- each of its tasks.
+-- name: recover
+WITH RECURSIVE owners(owner) AS (
+  SELECT min(lease_owner) FROM tasks INDEXED BY tasks_running WHERE status = 'running'
+  UNION ALL
+  SELECT (SELECT min(lease_owner) FROM tasks INDEXED BY tasks_running WHERE status = 'running' AND lease_owner > owner)
+  FROM owners WHERE owner IS NOT NULL),
+orphans AS MATERIALIZED (
+  SELECT t.id AS id, {charged_losses},
+    'process ' || coalesce(s.pid, '?') || ' on ' || coalesce(s.host, '?') || ': ' || coalesce(s.ended_how, 'its row is gone') AS how
+  FROM owners LEFT JOIN supervisors s ON s.id = owner
+    CROSS JOIN tasks t INDEXED BY tasks_running ON t.status = 'running' AND t.lease_owner = owner
+  WHERE s.id IS NULL OR s.ended_at IS NOT NULL LIMIT 1000)
+{charge_orphans}
+
+-- Tasks of a living owner whose own process died, as a JSON list of [id, attempt]: only the owner says so.
+-- name: lose
+WITH orphans AS MATERIALIZED (
+  SELECT t.id AS id, {charged_losses}, :how AS how
+  FROM json_each(:lost) AS lost CROSS JOIN tasks t INDEXED BY sqlite_autoindex_tasks_1
+    ON t.id = lost.value ->> 0 AND t.attempt = lost.value ->> 1 AND t.status = 'running' AND t.lease_owner = :owner)
+{charge_orphans}
 
 -- Unfinished rows that hold text which is not UTF-8, written by something that is no taskrunner: a claim that met one
 -- would come back empty-handed for ever. It looks at every unfinished row, so it is for that case alone.

@@ -1,0 +1,331 @@
+"""The children of one supervisor: started, given tasks, watched, and replaced when they die.
+
+A child that dies before it has brought anything to an end is replaced after a wait, which doubles each time: what kills
+its child at once, be it the app's import or a task, costs little. A task on its way to being quarantined gets a child
+all for itself, so that it takes no others along.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import fields
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import anyio
+import anyio.lowlevel
+
+from taskrunner.core.errors import InvalidInput, StoreError
+from taskrunner.runtime.channel import Alarm, Broken, End, Hello, Ready
+from taskrunner.runtime.process import ChildProcess, ChildTask
+from taskrunner.runtime.watched import NoRoom
+
+if TYPE_CHECKING:
+    from taskrunner.authoring.definition import TaskDefinition
+    from taskrunner.core.model import Task
+    from taskrunner.runtime.channel import FromChild
+    from taskrunner.runtime.origin import Origin
+    from taskrunner.runtime.workshop import Workshop
+
+SUSPECT: Final = 2
+"""Losses in a row from which on a task runs in a child of its own."""
+
+PATIENCE: Final = 5.0
+"""Seconds that a claimed task waits for a child before it is handed back."""
+
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 30.0
+"""Seconds before a child is replaced that has died early: the first time, and at most. So there are 10 in a minute."""
+
+DEGRADED: Final = 5
+"""Early deaths in a row that make one event which somebody should see."""
+
+LEAVE: Final = 5.0
+"""Seconds that a child has to end when it is told to."""
+
+START_AT_LEAST: Final = 8.0
+START_AT_MOST: Final = 60.0
+"""Seconds that a child has to import the app: four times the processor time that the supervisor has used so far, which
+bounds how long its own import took, within these."""
+
+
+class Pool:
+    """The children of one supervisor incarnation, as the place where bodies run. It belongs to the event loop."""
+
+    def __init__(self, workshop: Workshop, owner: str, origin: Origin, group: anyio.abc.TaskGroup) -> None:
+        self._store = workshop.store
+        self._definitions = workshop.definitions
+        self._settings = workshop.settings
+        self._clock = workshop.clock
+        self._events = workshop.events
+        self._owner = owner
+        self._group = group
+        self._hello = _hello(workshop, origin)
+        self._children: set[ChildProcess] = set()
+        self._starting = 0
+        self._lose: Callable[[list[ChildTask], str], None] = lambda _lost, _how: None
+        self._on_change: Callable[[], None] = lambda: None
+        self._changed = anyio.Event()
+        self._over = False
+        self._proved = False
+        self._refusal: InvalidInput | None = None
+        self._early = 0
+        self._next_at = 0.0
+        self._to_start = START_AT_LEAST
+
+    @asynccontextmanager
+    async def open(
+        self, lose: Callable[[list[ChildTask], str], None], on_change: Callable[[], None]
+    ) -> AsyncIterator[None]:
+        """Have children for as long as the block runs. `lose` charges the tasks of one that died.
+
+        Raises:
+            InvalidInput: the app cannot be imported in a child; the sentence says why.
+        """
+        self._lose, self._on_change = lose, on_change
+        self._to_start = min(max(START_AT_LEAST, 4 * sum(os.times()[:2])), START_AT_MOST)
+        try:
+            self._fill()
+            await self._until(lambda: self._proved or self._refusal is not None)
+            if self._refusal is not None:
+                raise self._refusal
+            yield
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self._close()
+
+    # ── the place ────────────────────────────────────────────────────────────────────────────────────────────────────
+    @property
+    def is_ready(self) -> bool:
+        """Whether there is a child that takes tasks."""
+        return any(child.takes_tasks for child in self._children)
+
+    async def prepare(self, task: Task, definition: TaskDefinition[Any, Any]) -> ChildTask:
+        """Find a child for a task: the one with the fewest, or one of its own.
+
+        Raises:
+            NoRoom: there is none, and there will be none soon.
+        """
+        child = await (self._one_for_it_alone() if task.losses >= SUSPECT else self._least_loaded())
+        running = ChildTask(task, definition, self._store.tasks, child)
+        child.tasks[task.id] = running
+        child.taken += 1
+        if child.taken == self._settings.max_tasks_per_child:
+            self._retire(child)
+        return running
+
+    def let_go(self) -> None:
+        """Keep nobody waiting for a child any more."""
+        self._over = True
+        self._tell()
+
+    async def _least_loaded(self) -> ChildProcess:
+        with anyio.move_on_after(PATIENCE):
+            await self._until(lambda: self.is_ready or self._over)
+        if self._over or not self.is_ready:
+            raise NoRoom
+        return min((child for child in self._children if child.takes_tasks), key=lambda child: len(child.tasks))
+
+    async def _one_for_it_alone(self) -> ChildProcess:
+        born: list[ChildProcess | None] = []
+        self._starting += 1
+        self._group.start_soon(partial(self._child, born=born))
+        await self._until(lambda: self._over or bool(born and (born[0] is None or born[0].is_ready)))
+        child = born[0] if born else None
+        if child is None or not child.is_ready or child not in self._children:
+            if child is not None:
+                self._dismiss(child)
+            raise NoRoom
+        return child
+
+    async def _until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            await self._changed.wait()
+
+    def _tell(self) -> None:
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
+        self._on_change()
+
+    # ── the children ─────────────────────────────────────────────────────────────────────────────────────────────────
+    def _fill(self) -> None:
+        """Start as many children as are missing: one only while it is not known whether they live."""
+        at_once = self._settings.processes if self._proved and not self._early else 1
+        coming = sum(not (child.is_ready or child.is_alone) for child in self._children) + self._starting
+        there = sum(child.takes_tasks for child in self._children)
+        while not self._over and there + coming < self._settings.processes and coming < at_once:
+            coming += 1
+            self._starting += 1
+            self._group.start_soon(self._child)
+
+    async def _child(self, born: list[ChildProcess | None] | None = None) -> None:
+        """One child from its start to its end; `born`: it is for one task alone, and this hears of it."""
+        try:
+            child = await self._start()
+            if child is not None:
+                child.is_alone = born is not None
+                if born is not None:
+                    born.append(child)
+                try:
+                    self._group.start_soon(self._watch_start, child)
+                    await child.live(self._record, self._hello, partial(self._hear, child))
+                finally:
+                    self._children.discard(child)
+                    self._bury(child)
+        finally:
+            if born is not None:
+                born[:] = [None]
+            self._tell()
+        self._fill()
+
+    async def _start(self) -> ChildProcess | None:
+        """Start one when it is its turn; None when there is none to be had, or nobody wants it any more."""
+        try:
+            await self._turn()
+            if self._over:
+                return None
+            child = await ChildProcess.start(self._store.engine)
+        except OSError as error:
+            self._count_early(f"the system cannot start it ({error.strerror})")
+            return None
+        finally:
+            self._starting -= 1
+        self._children.add(child)
+        if self._over:
+            child.kill()
+        return child
+
+    async def _turn(self) -> None:
+        """Wait until the next child may be started."""
+        await anyio.lowlevel.checkpoint()
+        while not self._over and self._early and (left := self._next_at - self._clock.monotonic()) > 0:
+            with anyio.move_on_after(left):
+                await self._changed.wait()
+
+    async def _record(self) -> None:
+        """Write down which children there are, for the next supervisor to kill what this one may leave behind."""
+        try:
+            known = [(child.pid, child.start_time) for child in self._children]
+            await self._store.owners.record_children(self._owner, known)
+        except StoreError as error:  # they die with this process anyway
+            self._events.trouble(error, self._clock.monotonic())
+
+    async def _watch_start(self, child: ChildProcess) -> None:
+        with anyio.move_on_after(self._to_start):
+            await self._until(lambda: child.is_ready or child not in self._children)
+        if not child.is_ready and child in self._children:
+            child.doom(f"the import of its app has not come to an end within {self._to_start:.0f} s")
+
+    def _hear(self, child: ChildProcess, message: FromChild) -> None:
+        match message:
+            case End(task_id, attempt, statement, before):
+                self._ended(child, task_id, attempt, lambda running: running.end(statement, before))
+            case Ready(types):
+                self._begin(child, types)
+            case Broken(why):
+                child.why = why
+            case Alarm(event, told):
+                self._events.warn(event, **told)
+            case _:
+                child.desk.take(message)
+
+    def _begin(self, child: ChildProcess, types: list[str]) -> None:
+        missing = sorted(set(self._definitions) - set(types))
+        if missing:
+            child.doom(
+                f"task {missing[0]!r} is not there when a child process imports {self._hello.origin.module!r}: define "
+                "it at the top of a module, not inside a function or under if __name__ == '__main__':"
+            )
+            return
+        child.is_ready = True
+        self._proved = True
+        self._events.emit("child.started", pid=child.pid, supervisor_id=self._owner)
+        self._fill()
+        self._tell()
+
+    def _ended(self, child: ChildProcess, task_id: str, attempt: int, end: Callable[[ChildTask], None]) -> None:
+        running = child.tasks.get(task_id)
+        if running is None or running.task.attempt != attempt:
+            return
+        del child.tasks[task_id]
+        child.ended += 1
+        self._early = 0
+        end(running)
+        statement, _before = running.ending()
+        if statement is not None and statement.params.get("error_type") == "MemoryError":
+            self._retire(child)  # what it has taken it may not give back
+        if not child.tasks and (child.is_leaving or child.is_alone):
+            self._dismiss(child)
+
+    def _retire(self, child: ChildProcess) -> None:
+        """Give a child no more tasks, and have another one take its place."""
+        child.is_leaving = True
+        self._fill()
+
+    def _dismiss(self, child: ChildProcess) -> None:
+        """Have a child without tasks end, in a certain time."""
+        child.leave()
+
+        async def see_out() -> None:
+            await anyio.sleep(LEAVE)
+            child.kill()
+
+        self._group.start_soon(see_out)
+
+    # ── their ends ───────────────────────────────────────────────────────────────────────────────────────────────────
+    def _bury(self, child: ChildProcess) -> None:
+        """Settle the tasks of a dead child. Those beside one that had to be ended by force are not at fault."""
+        clean = child.was_killed or (child.is_leaving and not child.tasks)
+        lost: list[ChildTask] = []
+        for running in child.tasks.values():
+            if running.forced:
+                running.end_unheard()
+            elif child.was_killed:
+                running.end(running.forced_ending(), [])
+            else:
+                running.end_unheard()
+                lost.append(running)
+        child.tasks.clear()
+        if not clean and not self._over:
+            self._events.warn("child.lost", pid=child.pid, how=child.why, tasks=len(lost))
+            if not child.is_ready and not self._proved:
+                message = f"processes={self._settings.processes}: a child process cannot begin: {child.why}"
+                self._refusal = InvalidInput(message, path="processes")
+            elif not child.ended:
+                self._count_early(child.why)
+        if lost:
+            here = f"supervisor process {os.getpid()} on {socket.gethostname()}"
+            self._lose(lost, f"child process {child.pid} of {here}: {child.why}")
+
+    def _count_early(self, why: str) -> None:
+        self._early += 1
+        pause = min(FIRST_PAUSE * 2 ** min(self._early - 1, 20), LONGEST_PAUSE)
+        self._next_at = self._clock.monotonic() + pause
+        if self._early == DEGRADED:
+            self._events.warn("children.degraded", deaths=self._early, how=why, next_in=pause)
+
+    async def _close(self) -> None:
+        self.let_go()
+        for child in self._children:
+            child.leave()
+        with anyio.move_on_after(LEAVE):
+            await self._until(lambda: not self._children and not self._starting)
+        for child in self._children:
+            child.kill()
+        await self._until(lambda: not self._children and not self._starting)
+
+
+def _hello(workshop: Workshop, origin: Origin) -> Hello:
+    settings = {each.name: getattr(workshop.settings, each.name) for each in fields(workshop.settings)}
+    settings["origins"] = dict(workshop.settings.origins)
+    return Hello(
+        db=os.fsencode(workshop.store.path),
+        origin=origin,
+        settings=settings,
+        path=[os.fsencode(entry) for entry in sys.path if isinstance(entry, str)],
+        argv=[os.fsencode(argument) for argument in sys.argv],
+    )
