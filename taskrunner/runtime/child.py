@@ -73,8 +73,6 @@ class Runner(Host, Protocol):
 
 def main(descriptor: int, lifeline: int) -> None:
     """Be a child: `descriptor` is its end of the wire to its supervisor, and its life hangs on `lifeline`."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _ignored)  # a handler, unlike SIG_IGN, is not passed on to what a task starts
     for each in (descriptor, lifeline):
         os.set_inheritable(each, False)  # noqa: FBT003 - Python's own signature
     end = socket.socket(fileno=descriptor)
@@ -214,10 +212,6 @@ class Child:
     def _tell(self, fields: Mapping[str, Any]) -> None:
         """Pass an event on; from any thread, also while a body blocks the event loop."""
         self._channel.put_now(Alarm(fields["event"], {key: value for key, value in fields.items() if key != "event"}))
-
-
-def _ignored(_number: int, _frame: object) -> None:
-    """The supervisor hears this signal, too, and says what is to be done."""
 
 
 def _hang_on(lifeline: int) -> None:

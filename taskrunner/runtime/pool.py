@@ -128,7 +128,8 @@ class Pool:
             await self._until(lambda: self.is_ready or self._over)
         if self._over or not self.is_ready:
             raise NoRoom
-        return min((child for child in self._children if child.takes_tasks), key=lambda child: len(child.tasks))
+        there = (child for child in self._children if child.takes_tasks)
+        return min(there, key=lambda child: (child.is_blocked, len(child.tasks)))
 
     async def _one_for_it_alone(self) -> ChildProcess:
         born: list[ChildProcess | None] = []
@@ -221,6 +222,7 @@ class Pool:
             child.doom(f"the import of its app has not come to an end within {self._to_start:.0f} s")
 
     def _hear(self, child: ChildProcess, message: FromChild) -> None:
+        child.is_blocked = isinstance(message, Alarm)  # it comes from a thread, all else from the event loop
         match message:
             case End(task_id, attempt, statement, before):
                 self._ended(child, task_id, attempt, lambda running: running.end(statement, before))

@@ -39,8 +39,11 @@ if TYPE_CHECKING:
 LAST_WORDS: Final = 1.0
 """Seconds in which what a dead child has said is read to its end, or a child that hung up comes to its own end."""
 
+# A signal that asks a program to end may come at once, to all processes of a service: the supervisor sees to it. (A
+# handler, unlike SIG_IGN, is not passed on to what a task starts.)
 _BOOT: Final = (
-    "import sys; sys.path[:] = sys.argv[3:]; "
+    "import signal, sys; signal.signal(signal.SIGTERM, e := lambda *_: None); signal.signal(signal.SIGINT, e); "
+    "sys.path[:] = sys.argv[3:]; "
     "from taskrunner.runtime.child import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
 
@@ -71,6 +74,8 @@ class ChildProcess:
         """Whether it is there for one task only."""
         self.is_leaving = False
         """Whether it is given no more tasks, and ends when it has none."""
+        self.is_blocked = False
+        """Whether its event loop has not answered of late."""
         self.was_killed = False
         """Whether its supervisor has ended it."""
         self.why = ""

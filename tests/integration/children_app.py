@@ -16,11 +16,9 @@ from typing import Any, Final
 import anyio
 
 from taskrunner import Retry, TaskContext, TaskRunner
-from tests.integration.machine import Heard, until
+from tests.integration.machine import FAST, Heard, until
 
 runner = TaskRunner()
-
-FAST: Final[dict[str, Any]] = {"lease": 3, "heartbeat": 0.5, "sweep": 0.1, "grace": 0.5, "durability": "normal"}
 
 
 @asynccontextmanager

@@ -10,15 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration import children_app as app
-from tests.integration.machine import EffectLog, sql, until
-
-
-def alive(pid: int) -> bool:
-    """Whether there is such a process, and it is no zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
+from tests.integration.machine import EffectLog, alive, sql, until
 
 
 async def test_one_child_dies_and_nothing_else_does(db: Path, tmp_path: Path) -> None:
