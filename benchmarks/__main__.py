@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TypeAlias
 
-from benchmarks import claim, drain, enqueue, latency, processes, recovery, steps
+from benchmarks import claim, drain, enqueue, latency, memory, processes, recovery, steps
 from benchmarks.measure import Race, Result, machine, run_races
 from benchmarks.report import as_json, facts_line, table
 from benchmarks.sizes import FULL, QUICK, Sizes
@@ -24,6 +24,7 @@ SINGLES: dict[str, Single] = {
     "idle": latency.measure_idle,
     "processes": processes.measure,
     "recovery": recovery.measure,
+    "memory": memory.measure,
 }
 
 

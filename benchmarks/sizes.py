@@ -33,6 +33,8 @@ class Sizes:
     """Seconds for which an idle supervisor is watched."""
     recoveries: int
     """Killed supervisors that are recovered from, each in a store of its own."""
+    remembered: tuple[int, ...]
+    """Tasks after which the memory of a process is looked at."""
 
     def calls(self, callers: int, durability: Durability) -> int:
         """How many calls so many callers make together."""
@@ -56,6 +58,7 @@ FULL = Sizes(
     cancels=200,
     idle=10.0,
     recoveries=5,
+    remembered=(20_000, 100_000, 200_000),
 )
 
 QUICK = Sizes(
@@ -73,4 +76,5 @@ QUICK = Sizes(
     cancels=5,
     idle=0.3,
     recoveries=1,
+    remembered=(500, 1_000, 2_000),
 )

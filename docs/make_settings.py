@@ -50,7 +50,7 @@ def _default(knob: Knob) -> str:
     if knob.name == "db":
         return "none"
     if knob.default is None:
-        return "all" if knob.name == "queues" else "no limit"
+        return knob.none
     if isinstance(knob.default, float):
         return f"{knob.default:g} s"
     if isinstance(knob.default, int) and not isinstance(knob.default, bool):

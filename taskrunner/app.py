@@ -35,8 +35,8 @@ class TaskRunner(Tasks, Enqueueing):
     `async with`, `working`, `run`, `drain` and `sync` open it. `db` is a path (default: what TASKRUNNER_DB or
     `[tool.taskrunner]` says). Defaults, checked when it opens: `durability` "full" (survives a power cut; "normal": the
     death of processes), `lease` 30 s, `heartbeat` a third of it, `sweep` 1 s, `grace` 30 s, `busy_timeout` at most 5 s,
-    `max_losses` 5, `max_retries` 3, `max_payload` 1 MiB (bytes, or "2MiB"); of each child process (`processes=` of
-    `run`) `max_memory` and `max_tasks_per_child`, without a limit. Durations are seconds, or like "90s".
+    `max_losses` 5, `max_retries` 3, `max_payload` 1 MiB (bytes, or "2MiB"), `keep_finished` for ever; of each child
+    (`processes=` of `run`) `max_memory` and `max_tasks_per_child`, without a limit. Durations: 90 or "90s".
     """
 
     def __init__(
@@ -55,6 +55,7 @@ class TaskRunner(Tasks, Enqueueing):
         busy_timeout: Duration | None = None,
         max_memory: int | str | None = None,
         max_tasks_per_child: int | None = None,
+        keep_finished: Duration | None = None,
         allow_unsafe_mount: bool = False,
     ) -> None:
         super().__init__()
@@ -71,6 +72,7 @@ class TaskRunner(Tasks, Enqueueing):
             "busy_timeout": busy_timeout,
             "max_memory": max_memory,
             "max_tasks_per_child": max_tasks_per_child,
+            "keep_finished": keep_finished,
             "allow_unsafe_mount": allow_unsafe_mount or None,
         }
         self._override: dict[str, object] = {}
@@ -313,14 +315,24 @@ class TaskRunner(Tasks, Enqueueing):
 
 @contextmanager
 def _lone_errors() -> Iterator[None]:
-    """One error leaves as itself: that it came from a task group is nobody's business outside."""
+    """One error leaves as itself: that it came from a task group is nobody's business outside.
+
+    So does the first of several that say the same, as when the store is gone and everybody has met that.
+    """
     try:
         yield
     except BaseExceptionGroup as group:
-        error: BaseException = group
-        while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-            error = error.exceptions[0]
-        raise error from None
+        errors = list(_leaves(group))
+        same = {(type(error), str(error)) for error in errors}
+        raise (errors[0] if len(same) == 1 else group) from None
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
 
 
 async def _run_in_background(supervisor: Supervisor, *, task_status: anyio.abc.TaskStatus[None]) -> None:

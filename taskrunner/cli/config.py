@@ -59,7 +59,7 @@ def _shown(knob: Knob, settings: Settings) -> str:
     """A setting's value as people want to see it: every duration is a float of seconds."""
     value = getattr(settings, knob.name)
     if value is None:
-        return "all"
+        return knob.none
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):

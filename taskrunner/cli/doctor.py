@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
+import threading
+from collections.abc import Awaitable, Iterator
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import anyio
 import click
@@ -21,14 +22,21 @@ from taskrunner.cli.supervisors import Supervisor, find_supervisors
 from taskrunner.core.errors import StoreError
 from taskrunner.core.model import JSON
 from taskrunner.core.settings import Settings
-from taskrunner.storage.health import Health, sqlite_version
+from taskrunner.storage import guard, surroundings
+from taskrunner.storage.health import Breach, Health, invariants, sqlite_version
 from taskrunner.storage.listing import Filter
 from taskrunner.storage.store import Store
+
+T = TypeVar("T")
 
 ROWS_READ: Final = 1_000
 """Of so many tasks, the newest, it is seen whether they can be read."""
 
+SHOWN: Final = 20
+"""Rows for which an invariant does not hold that are told of, of each; the document has them all."""
+
 _WORKER: Final = "worker:"
+_BETWEEN_LOOKS: Final = 0.05  # seconds
 
 
 @dataclass(slots=True)
@@ -37,39 +45,37 @@ class Findings:
 
     path: Path
     size: int
-    schema: int
-    supervisors: list[Supervisor]
-    running: dict[str, int]
+    schema: int | None = None
+    supervisors: list[Supervisor] = field(default_factory=list)
+    running: dict[str, int] = field(default_factory=dict)
     """By supervisor: how many tasks it runs."""
-    tasks: dict[str, int]
-    due: dict[str, int]
-    waiting: dict[str, int]
-    damage: list[str] = field(default_factory=list)
-    unreadable: list[str] = field(default_factory=list)
+    tasks: dict[str, int] = field(default_factory=dict)
+    due: dict[str, int] = field(default_factory=dict)
+    waiting: dict[str, int] = field(default_factory=dict)
+    breaches: list[Breach] | None = None
+    """None: nobody has looked for them."""
+    troubles: list[str] = field(default_factory=list)
+    """What is wrong with the file and its rows, a sentence each."""
 
 
 @click.command("doctor")
+@click.option("--invariants", "deeply", is_flag=True, help="Look at every row, whether all that must hold does.")
 @json_option
 @door_options
 @click.pass_obj
-def doctor_command(door: Door, /, *, in_json: bool) -> int:
+def doctor_command(door: Door, /, *, deeply: bool, in_json: bool) -> int:
     """Say what is in the store, who works on it, and what is wrong with it.
 
     It reads the whole file and changes nothing. The exit code is 1 when something is wrong, and 3 when the store
     cannot be opened.
     """
     settings = settings_of(door)
-
-    async def look() -> Findings:
-        async with open_to_read(settings) as store:
-            return await _findings(store)
-
     found: Findings | None = None
     try:
-        found = anyio.run(look)
+        found = anyio.run(_look, settings, deeply)
         troubles = list(_troubles(found))
     except StoreError as error:
-        troubles = [str(error)]
+        troubles = [str(error), *_around(settings)]
     if in_json:
         terminal.print_json(_document(settings, found, troubles))
     else:
@@ -81,30 +87,60 @@ def doctor_command(door: Door, /, *, in_json: bool) -> int:
     return FAILED if troubles else DONE
 
 
-async def _findings(store: Store) -> Findings:
-    health = Health(store.engine)
-    found = Findings(
-        path=store.path,
-        size=store.path.stat().st_size,
-        schema=await health.schema_version(),
-        supervisors=await find_supervisors(store),
-        running=await health.running(),
-        tasks=await store.tasks.counts(),
-        due=await health.due(),
-        waiting=await health.waiting(),
-    )
+async def _look(settings: Settings, deeply: bool) -> Findings:  # noqa: FBT001 - a flag of the command
+    async with open_to_read(settings) as store:
+        return await _findings(store, deeply=deeply)
+
+
+def _around(settings: Settings) -> Iterator[str]:
+    """What is wrong around a store that cannot be opened."""
     try:
-        found.damage = await health.troubles()
-    except StoreError as error:
-        found.damage = [str(error)]
-    page = await store.listing.page(Filter(), limit=ROWS_READ)
-    found.unreadable = [each.trouble for each in page if each.task is None]
+        path = guard.resolve(settings.db)
+    except StoreError:
+        return
+    yield from surroundings.troubles(path, opened=False)
+    yield from surroundings.lock_troubles(path, _pause)
+
+
+async def _findings(store: Store, *, deeply: bool) -> Findings:
+    health = Health(store.engine)
+    found = Findings(path=store.path, size=store.path.stat().st_size)
+    told: dict[str, None] = {}
+
+    async def ask(question: Awaitable[T], otherwise: T) -> T:
+        """What cannot be read of a file that is damaged keeps nobody from the rest."""
+        try:
+            return await question
+        except StoreError as error:
+            told[str(error)] = None
+            return otherwise
+
+    wrong = await ask(health.structure(store.path), [])
+    wrong += await ask(health.damage(store.path), [])
+    wrong += surroundings.troubles(store.path, opened=True)
+    wrong += surroundings.lock_troubles(store.path, _pause)
+    found.schema = await ask(health.schema_version(), None)
+    found.supervisors = await ask(find_supervisors(store), [])
+    found.running = await ask(health.running(), {})
+    found.tasks = await ask(store.tasks.counts(), {})
+    found.due = await ask(health.due(), {})
+    found.waiting = await ask(health.waiting(), {})
+    wrong += await ask(health.statistics(store.path), [])
+    page = await ask(store.listing.page(Filter(), limit=ROWS_READ), [])
+    wrong += [each.trouble for each in page if each.task is None]
+    if deeply:
+        found.breaches = await ask(health.invariants(), None)
+    found.troubles = [*wrong, *told]
     return found
 
 
+def _pause() -> None:
+    threading.Event().wait(_BETWEEN_LOOKS)
+
+
 def _troubles(found: Findings) -> Iterator[str]:
-    for line in found.damage:
-        yield f"{found.path} is damaged: {line}"
+    yield from found.troubles
+    yield from _broken(found.breaches or [])
     for each in found.supervisors:
         if each.dead is not None and (left := found.running.get(each.row.id)):
             process = f"supervisor {each.row.id} ({each.place})"
@@ -117,7 +153,15 @@ def _troubles(found: Findings) -> Iterator[str]:
         if what.startswith(_WORKER):
             wait = "waits" if count == 1 else "wait"
             yield f"{_many(count, 'task')} {wait} for a supervisor that knows the type {what.removeprefix(_WORKER)!r}"
-    yield from found.unreadable
+
+
+def _broken(breaches: list[Breach]) -> Iterator[str]:
+    for title in invariants().values():
+        rows = [each for each in breaches if each.invariant == title]
+        for each in rows[:SHOWN]:
+            yield f"{title} does not hold for {each.id}: {each.says}"
+        if len(rows) > SHOWN:
+            yield f"{title} does not hold for {len(rows) - SHOWN:,} more; --json names them"
 
 
 def _many(count: int, what: str) -> str:
@@ -127,11 +171,14 @@ def _many(count: int, what: str) -> str:
 def _print(settings: Settings, found: Findings | None) -> None:
     fields = list(_versions().items())
     if found is not None:
-        fields += [("store", f"{found.path}, {found.size:,} bytes, schema {found.schema}")]
+        fields += [("store", f"{found.path}, {found.size:,} bytes, schema {found.schema or '?'}")]
         fields += [(f"tasks {status}", f"{count:,}") for status, count in found.tasks.items()]
         fields += [(f"due in {queue}", f"{count:,}") for queue, count in found.due.items()]
         fields += [(f"waiting for {what}", f"{count:,}") for what, count in found.waiting.items()]
         fields += [("supervisor", each.line(found.running.get(each.row.id, 0))) for each in found.supervisors]
+        if found.breaches is not None:
+            broken = len({each.invariant for each in found.breaches})
+            fields += [("invariants", f"{len(invariants()) - broken} of {len(invariants())} hold")]
     terminal.print_fields(fields)
     terminal.print_section("settings", knob_lines(settings))
 
@@ -147,6 +194,10 @@ def _document(settings: Settings, found: Findings | None, troubles: list[str]) -
         document["store"] = {"path": str(found.path), "bytes": found.size, "schema": found.schema}
         document |= {"tasks": found.tasks, "due": found.due, "waiting": found.waiting}
         document["supervisors"] = [each.document(found.running.get(each.row.id, 0)) for each in found.supervisors]
+        if found.breaches is not None:
+            document["invariants"] = {title: [] for title in invariants().values()}
+            for each in found.breaches:
+                document["invariants"][each.invariant].append({"id": each.id, "says": each.says})
     return document
 
 

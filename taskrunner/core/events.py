@@ -46,7 +46,7 @@ EVENTS: Final = (
 EVERY: Final = "*"
 """The name under which a listener hears every event."""
 
-TROUBLE_AGAIN = 5.0
+TROUBLE_AGAIN = 10.0
 """Seconds between two warnings of a store that cannot be used: it is tried more often, and by many."""
 
 _log = logging.getLogger("taskrunner")

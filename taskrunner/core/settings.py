@@ -55,6 +55,8 @@ class Knob:
     doc: str
     derive: Callable[[Mapping[str, Any]], object] | None = None
     """Makes the default out of the knobs above it in the table; `default` is then the formula, as a text for people."""
+    none: str = ""
+    """What the default None means, as a word for people."""
     from_text: Callable[[str], object] = str
     """What the text of a flag or a variable stands for; `read` refuses what is still a text and should be none."""
 
@@ -174,15 +176,19 @@ KNOBS: Final[tuple[Knob, ...]] = (
         None,
         "Bytes of data that a child process may have (RLIMIT_DATA); what asks for more gets a MemoryError. No limit "
         "unless given.",
+        none="no limit",
     ),
     Knob(
         "max_tasks_per_child",
         _whole(1, 1_000_000_000),
         None,
         "How many tasks a child process is given before another one takes its place. No limit unless given.",
+        none="no limit",
         from_text=_whole_of,
     ),
-    Knob("queues", _queues, None, "The queues that a supervisor takes tasks from; all of them unless given."),
+    Knob(
+        "queues", _queues, None, "The queues that a supervisor takes tasks from; all of them unless given.", none="all"
+    ),
     Knob(
         "lease",
         _duration(10 * SHORTEST),
@@ -226,6 +232,14 @@ KNOBS: Final[tuple[Knob, ...]] = (
         _size(1, LARGEST_PAYLOAD, "from 1 byte to 256 MiB"),
         1024 * 1024,
         "Bytes that the JSON of an input, a result or a step's value may have.",
+    ),
+    Knob(
+        "keep_finished",
+        _duration(1.0),
+        None,
+        "How long a finished task is kept, with its steps and its idempotency key: after that, supervisors that have "
+        "this setting remove it, a few at a time. Messages belong to their session, and stay.",
+        none="for ever",
     ),
     Knob(
         "allow_unsafe_mount",
@@ -274,6 +288,8 @@ class Settings:
     max_retries: int
     durability: Durability
     max_payload: int
+    keep_finished: float | None
+    """None: for ever."""
     allow_unsafe_mount: bool
     origins: Mapping[str, Origin] = field(repr=False, compare=False)
 

@@ -18,6 +18,7 @@ from taskrunner.runtime.attempt import Here
 from taskrunner.runtime.keeper import Keeper
 from taskrunner.runtime.leases import Lease
 from taskrunner.runtime.pool import Pool
+from taskrunner.runtime.retention import Pruner
 from taskrunner.storage.changes import CANCEL, OWNERS, WORK
 
 if TYPE_CHECKING:
@@ -139,6 +140,8 @@ class Supervisor:
         group.start_soon(self._sweeps, lease, group)
         group.start_soon(self._watch_cancels, keeper)
         group.start_soon(self._show_progress, keeper)
+        if (keep := self._settings.keep_finished) is not None:
+            group.start_soon(Pruner(self._store, keep, self._clock, self._events).run, self._settings.sweep)
         if not self._started:
             self._started = True
             task_status.started()

@@ -170,11 +170,19 @@ def check_access(path: Path, *, writing: bool) -> None:
     """Refuse a file that this user cannot read or, when `writing`, cannot write with what SQLite keeps beside it.
 
     Raises:
-        StoreError: it cannot be used; when not `writing`, also if there is no such file.
+        StoreError: it cannot be used; when not `writing`, also if there is no such file. Or it is gone and has left a
+            WAL with commits behind, which SQLite would delete as soon as it opened a new file in its place.
     """
+    wal = _stat(path.with_name(f"{path.name}-wal"))  # looked at first: who makes a store makes its WAL last
     found = _stat(path)
+    if wal and wal.st_size and not (found and found.st_size):
+        message = (
+            f"{path}: it is {'empty' if found else 'missing'}, and its WAL is there with {wal.st_size:,} bytes of what "
+            "it held: put the file back, or move the WAL away if nothing of it is wanted"
+        )
+        raise StoreError(message)
     if found is None and not writing:
-        message = f"{path}: there is no such file"
+        message = f"{path}: there is no such file; name another one, or start a supervisor or a client, which makes it"
         raise StoreError(message)
     obstacles = _obstacles_to_writing(path, found) if writing else _obstacles_to_reading(path, found)
     if reason := next(obstacles, ""):
@@ -184,22 +192,25 @@ def check_access(path: Path, *, writing: bool) -> None:
 
 def _obstacles_to_reading(path: Path, found: os.stat_result | None) -> Iterator[str]:
     if found and not _may(path, os.R_OK):
-        yield f"user {os.geteuid()} may not read it ({_owner(found)})"
+        yield f"user {os.geteuid()} may not read it ({_owner(found)}): use it as that user"
 
 
 def _obstacles_to_writing(path: Path, found: os.stat_result | None) -> Iterator[str]:
     if _is_mounted_read_only(path.parent) or (found and _is_mounted_read_only(path)):
-        yield "it lies on a mount that is read-only"
+        yield "it lies on a mount that is read-only: mount it for writing, or choose another place"
     yield from _obstacles_to_reading(path, found)
     if found and not _may(path, os.W_OK):
-        yield f"user {os.geteuid()} may not write to it ({_owner(found)})"
+        yield f"user {os.geteuid()} may not write to it ({_owner(found)}): use it as that user"
     if found and not found.st_mode & 0o222:  # root could, but somebody has said that nobody should
-        yield f"it is marked as read-only ({_owner(found)})"
+        yield f"it is marked as read-only ({_owner(found)}): chmod u+w it, or choose another place"
     if not _may(path.parent, os.W_OK | os.X_OK):
-        yield f"user {os.geteuid()} may not write to its folder, where SQLite keeps its WAL"
+        yield (
+            f"user {os.geteuid()} may not write to its folder, where SQLite keeps its WAL "
+            f"({_owner(path.parent.stat())}): use it as that user, or choose another place"
+        )
     for beside in (path.with_name(path.name + suffix) for suffix in _SIDE_FILES):
         if (other := _stat(beside)) and _is_closed_to_us(beside):
-            yield f"user {os.geteuid()} may not use {beside.name} beside it ({_owner(other)})"
+            yield f"user {os.geteuid()} may not use {beside.name} beside it ({_owner(other)}): use it as that user"
 
 
 def _is_closed_to_us(beside: Path) -> bool:

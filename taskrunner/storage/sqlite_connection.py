@@ -208,7 +208,7 @@ def translate(error: apsw.Error, path: Path) -> StoreError:  # noqa: PLR0911 - a
     if code == apsw.SQLITE_FULL:
         return StoreBusy(f"{path}: the disk is full; nothing was written")
     if code == apsw.SQLITE_NOTADB:
-        return StoreError(f"{path}: this file is not a SQLite database")
+        return StoreError(f"{path}: this file is not a SQLite database: name another one, or restore it from a backup")
     if code == apsw.SQLITE_CORRUPT:
         return StoreError(f"{path}: the database is corrupt ({error}); restore it from a backup")
     if code in (apsw.SQLITE_READONLY, apsw.SQLITE_PERM, apsw.SQLITE_AUTH):

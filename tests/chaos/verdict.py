@@ -14,6 +14,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from taskrunner.storage.engine import load_queries
+from taskrunner.storage.health import invariants
 from tests.chaos.job_app import STEPS
 from tests.chaos.look import look, seconds_to_write_lock
 from tests.chaos.witness import Line
@@ -90,6 +92,7 @@ def judge(world: World, *, fate: list[str]) -> Verdict:
     if left != ["agent.db"]:
         verdict.problems.append(f"not tidy: a stopped store is one file, and there are {left}")
     verdict.problems += [f"damaged: {problem}" for problem in damage(world.db)]
+    verdict.problems += [f"invariant: {problem}" for problem in broken(world.db)]
     verdict.figures = figures(evidence)
     return verdict
 
@@ -117,6 +120,13 @@ def damage(db: Path) -> Iterator[str]:
     wal = Path(f"{db}-wal")
     if wal.exists() and wal.stat().st_size > MAX_WAL:
         yield f"the WAL has {wal.stat().st_size:,} bytes"
+
+
+def broken(db: Path) -> Iterator[str]:
+    """The invariants that `taskrunner doctor --invariants` looks at, by another SQLite library."""
+    queries, names = load_queries("sqlite"), invariants()
+    for title, rows in zip(names.values(), look(db, *(queries[name].sql for name in names)), strict=True):
+        yield from (f"{title}: {task}: {says}" for task, says in rows)
 
 
 def excused(complaint: str, evidence: Evidence) -> bool:

@@ -103,7 +103,8 @@ async def test_what_the_store_says_of_itself(store: Store, clock: StillClock) ->
     assert await health.waiting() == {"worker:back": 1}
     assert await health.running() == {"one": 1}
     assert await store.tasks.counts() == {"pending": 3, "running": 1, "completed": 1}
-    assert (await health.troubles(), await health.schema_version()) == ([], 1)
+    assert (await health.damage(store.path), await health.structure(store.path)) == ([], [])
+    assert await health.schema_version() == 1
 
 
 async def test_lists_go_back_in_pages(store: Store) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
@@ -14,6 +13,7 @@ import pytest
 
 from taskrunner.core.errors import StoreBusy, StoreError
 from taskrunner.storage.store import Store
+from tests.full_disk import no_space, small_disk
 from tests.stores import beside, claim, end, new_task, open_store, register, sql
 from tests.unit.processes import python
 
@@ -24,29 +24,10 @@ NOBODY = 65534
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
+def small(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MB of its own."""
-    place = tmp_path / "small"
-    place.mkdir()
-    words = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(place)]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)  # noqa: S607 - as `mount` above
-
-
-@contextmanager
-def no_space(place: Path, left: int = 0) -> Iterator[None]:
-    """Fill the disk, but for about `left` bytes, for as long as the block runs."""
-    hog = place / "hog"
-    with hog.open("wb", buffering=0) as file:
-        found = os.statvfs(place)
-        file.write(b"x" * max(1, found.f_bavail * found.f_bsize - left))
-    try:
-        yield
-    finally:
-        hog.unlink()
+    with small_disk(tmp_path / "small") as place:
+        yield place
 
 
 async def fill(store: Store, size: int) -> list[str]:
@@ -61,14 +42,14 @@ async def fill(store: Store, size: int) -> list[str]:
 
 
 @pytest.mark.parametrize("left", [0, 5_000, 50_000, 200_000])
-async def test_a_full_disk_loses_nothing_and_ends_nothing(small_disk: Path, left: int) -> None:
+async def test_a_full_disk_loses_nothing_and_ends_nothing(small: Path, left: int) -> None:
     """Each call says that nothing was written, and nothing was; when there is room again all goes on (B55, G8)."""
-    db = small_disk / "agent.db"
+    db = small / "agent.db"
     async with open_store(db) as store:
         await register(store, "me")
         acked = await store.tasks.enqueue_many([new_task(str(number)) for number in range(20)])
         running = await claim(store, "me", 5)
-        with no_space(small_disk, left):
+        with no_space(small, left):
             acked += await fill(store, 700)
             for call in (
                 lambda: store.tasks.enqueue(new_task(input=f'"{"x" * 9_000}"')),
@@ -85,17 +66,17 @@ async def test_a_full_disk_loses_nothing_and_ends_nothing(small_disk: Path, left
     assert beside(db) == ["agent.db"]
 
 
-async def test_a_store_is_closed_and_opened_on_a_full_disk(small_disk: Path) -> None:
+async def test_a_store_is_closed_and_opened_on_a_full_disk(small: Path) -> None:
     """Closing loses nothing; opening says that the disk is full, or works; afterwards all is there."""
-    db = small_disk / "agent.db"
+    db = small / "agent.db"
     told: list[str] = []
-    with no_space(small_disk), pytest.raises(StoreError, match=r"agent\.db: "):
+    with no_space(small), pytest.raises(StoreError, match=r"agent\.db: "):
         async with open_store(db):
             pass
     with ExitStack() as space:
         async with open_store(db) as store:
             acked = await store.tasks.enqueue_many([new_task(str(number)) for number in range(20)])
-            space.enter_context(no_space(small_disk))
+            space.enter_context(no_space(small))
             acked += await fill(store, 700)
         for writing in (True, False):
             try:
@@ -120,6 +101,7 @@ import os, sys, tempfile
 import anyio
 from pathlib import Path
 from taskrunner.core.errors import StoreError
+from tests.full_disk import no_space, small_disk
 from tests.stores import beside, new_task, open_store
 
 async def main(db, writing, tell=print):
@@ -163,7 +145,10 @@ async def test_a_store_of_another_user(shared: Path) -> None:
     db = shared / "agent.db"
     await make(db)
     for how in ("writing", "reading"):
-        assert python(AS_NOBODY, db, how) == f"{db}: user 65534 may not read it (it belongs to user 0, mode 0600)"
+        assert (
+            python(AS_NOBODY, db, how)
+            == f"{db}: user 65534 may not read it (it belongs to user 0, mode 0600): use it as that user"
+        )
     assert beside(db) == ["agent.db"]
 
 
@@ -176,7 +161,7 @@ async def test_a_store_that_another_user_may_read(shared: Path, file: int, folde
     shared.chmod(folder)
     assert (
         python(AS_NOBODY, db, "writing")
-        == f"{db}: user 65534 may not write to it (it belongs to user 0, mode {file:04o})"
+        == f"{db}: user 65534 may not write to it (it belongs to user 0, mode {file:04o}): use it as that user"
     )
     told = python(AS_NOBODY, db, "reading")
     assert told == "1" or told.startswith(f"{db}: ")
@@ -201,7 +186,10 @@ async def test_reading_another_user_s_store_beside_its_writer(shared: Path) -> N
 async def test_a_folder_that_takes_no_files(shared: Path) -> None:
     """No WAL can be made there: one sentence at once, and nothing is created."""
     db = shared / "agent.db"
-    sentence = f"{db}: user 65534 may not write to its folder, where SQLite keeps its WAL"
+    sentence = (
+        f"{db}: user 65534 may not write to its folder, where SQLite keeps its WAL (it belongs to user 0, mode 0755)"
+    )
+    sentence += ": use it as that user, or choose another place"
     assert python(AS_NOBODY, db, "writing") == sentence
     await make(db)
     os.chown(db, NOBODY, NOBODY)

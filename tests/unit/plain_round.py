@@ -25,7 +25,8 @@ INSERT INTO messages(id, session_id, role, content, created_at) SELECT 'm' || n,
 
 UPDATE tasks SET status = 'running', lease_owner = 'living', attempt = 1, started_at = :now
 WHERE id GLOB 'done*' OR id GLOB 'run*';
-UPDATE tasks SET status = 'completed', outcome = 'completed', lease_owner = NULL, output = '1', completed_at = :now
+UPDATE tasks SET status = 'completed', outcome = 'completed', lease_owner = NULL, output = '1', progress = 1,
+  completed_at = :now
 WHERE id GLOB 'done*';
 
 WITH RECURSIVE n(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM n WHERE n < :rows)
@@ -34,6 +35,17 @@ SELECT 'run1', '', 'x', n, n, '', '1', 'run1', 1, :now FROM n;
 
 INSERT INTO tasks(id, history_id, type, max_retries, max_losses, created_at, updated_at, run_at, session_id)
 SELECT column1, column1, 'job', 3, 5, :now, :now, :now, 's' FROM (VALUES ('a'), ('b'), ('c'), ('d'));
+"""
+_MORE: Final = """
+WITH RECURSIVE n(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM n WHERE n < :rows)
+INSERT INTO tasks(id, history_id, type, max_retries, max_losses, created_at, updated_at, run_at, hold)
+SELECT 'more' || n, 'more' || n, 'job', 3, 5, :now, :now,
+  CASE WHEN n % 11 = 0 THEN '2999-01-01T00:00:00.000000Z' ELSE :now END, CASE WHEN n % 11 = 0 THEN 1 ELSE 0 END FROM n;
+UPDATE tasks SET status = 'running', lease_owner = 'living', attempt = 1, started_at = :now
+WHERE id GLOB 'more*' AND hold = 0;
+UPDATE tasks SET status = 'completed', outcome = 'completed', lease_owner = NULL, output = '1', progress = 1,
+  completed_at = :now
+WHERE id GLOB 'more*' AND hold = 0;
 """
 _AROUND: Final = """
 INSERT INTO supervisors(id, boot_id, pid, pid_namespace, start_time, host, lock_name, version, expires_at, started_at,
@@ -51,6 +63,12 @@ def fill(connection: apsw.Connection, rows: int) -> None:
     with connection:
         connection.execute(_AROUND, {"now": NOW}).fetchall()
         connection.execute(_FILL, {"now": NOW, "rows": rows}).fetchall()
+
+
+def add_finished_and_scheduled(connection: apsw.Connection, rows: int) -> None:
+    """So many finished tasks more, and a tenth as many that are due in a far future."""
+    with connection:
+        connection.execute(_MORE, {"now": NOW, "rows": rows}).fetchall()
 
 
 def record_a_step_of_every_other(connection: apsw.Connection) -> None:
@@ -117,4 +135,40 @@ ROUND: Final[list[tuple[str, dict[str, Value]]]] = [
     ("task_standing", {"id": "d", "most": 5}),
     ("tasks_by_session", {**_PAGE, "session_id": "s"}),
     ("tasks_by_parent", {**_PAGE, "parent_task_id": "parent"}),
+    ("finished_before", {"status": "completed", "before": LATER, "created_at": "", "seq": 0, "limit": 5, "most": 5}),
+    ("remove_tasks", {"ids": '["done1", "done2", "done3"]', "before": LATER}),
+    ("begin_removal", {"id": "done4", "before": LATER}),
+    ("removals", {"limit": 5}),
+    ("steps_to_remove", {"history_id": "run1", "limit": 5}),
+    ("remove_steps", {"history_id": "run1", "limit": 5}),
+    ("end_removal", {"id": "done4"}),
 ]  # fmt: skip
+
+_SELF: dict[str, Value] = {
+    **dict.fromkeys(QUERIES["register_supervisor"].names, ""), "id": "new", "pid": 1, "start_time": 0, "expires_at": 1,
+    "now": NOW,
+}  # fmt: skip
+START_UP: Final[list[tuple[str, dict[str, Value]]]] = [
+    ("forget_writers", {"before": NOW}),
+    ("schema_version", {}),
+    ("register_supervisor", _SELF),
+    ("forget_supervisors", {"before": NOW}),
+    ("register_type", {"name": "job", "queue": "default", "priority": 5, "max_retries": None, "timeout": None,
+                       "max_losses": None, "now": NOW}),
+    ("mark_commit", {"id": "w", "token": 1, "opened_at": NOW}),
+    ("living_supervisors", {}),
+    ("bury", {"id": "living", "how": "killed", "now": NOW}),
+    ("bury_expired", {"now": NOW, "boot_id": "boot", "monotonic": 0, "self": "me"}),
+    ("living_owner", {"owner": "me"}),
+    ("promote_due", {"now": NOW}),
+    ("recover", {"now": NOW}),
+    ("claim", {"owner": "me", "queue": "default", "slots": 64, "now": NOW}),
+    ("claimable_queues", {}),
+    ("next_due", {}),
+    ("cancel_requests", {"owner": "me"}),
+    ("waiting_counts", {}),
+    ("due_counts", {}),
+    ("running_counts", {}),
+    ("finished_before", {"status": "completed", "before": NOW, "created_at": "", "seq": 0, "limit": 5, "most": 5}),
+]  # fmt: skip
+"""What a supervisor does from its start to its first tasks, after another one has died, and what `stats` asks."""

@@ -254,8 +254,11 @@ def test_another_user_s_file_is_refused_by_what_is_missing(open_folder: Path) ->
     for (reading, writing), (read_rule, write_rule) in zip(
         said,
         [
-            (f"user {NOBODY} may not read it (it belongs to user 0, mode 0600)", "may not read it"),
-            ("", f"user {NOBODY} may not write to it (it belongs to user 0, mode 0644)"),
+            (
+                f"user {NOBODY} may not read it (it belongs to user 0, mode 0600): use it as that user",
+                "may not read it",
+            ),
+            ("", f"user {NOBODY} may not write to it (it belongs to user 0, mode 0644): use it as that user"),
             ("", ""),
             ("", "may not write to its folder"),
             ("", "may not use wal-wal beside it"),

@@ -75,6 +75,9 @@ CONTRADICTIONS: list[tuple[dict[str, Any], str, str]] = [
     ({"max_payload": 0}, "max_payload", r"=.?0.?: it must be a size"),
     ({"max_payload": "2 MB of JSON"}, "max_payload", "'2MiB'"),
     ({"max_payload": "1GiB"}, "max_payload", "to 256 MiB"),
+    ({"keep_finished": 0}, "keep_finished", "more than 0"),
+    ({"keep_finished": "500ms"}, "keep_finished", r"='500ms': it must be at least 1 s"),
+    ({"keep_finished": "for ever"}, "keep_finished", r"='for ever': not a duration"),
     ({"allow_unsafe_mount": "maybe"}, "allow_unsafe_mount", r"='maybe': it must be true or false"),
     ({"queues": "mail,,calls"}, "queues", r"='': a queue's name has 1 to 200 characters"),
     ({"queues": "a\tb"}, "queues", "none of them a control"),
@@ -121,6 +124,7 @@ VALUES: dict[str, Any] = {
     "processes": 2,
     "max_memory": "512MB",
     "max_tasks_per_child": 100,
+    "keep_finished": "30d",
     "allow_unsafe_mount": True,
 }
 
@@ -146,6 +150,7 @@ def test_every_route_gives_the_same_values(origin: str, by: Route) -> None:
         max_retries=0,
         durability="normal",
         max_payload=2 * 1024 * 1024,
+        keep_finished=30 * 86_400.0,
         allow_unsafe_mount=True,
         origins={},
     )
@@ -171,6 +176,7 @@ def test_the_defaults() -> None:
         max_retries=3,
         durability="full",
         max_payload=1024 * 1024,
+        keep_finished=None,
         allow_unsafe_mount=False,
         origins={},
     )

@@ -145,6 +145,11 @@ CREATE TABLE retries(
   UNIQUE (task_id, series)
 );
 
+-- Finished tasks of so many steps that they are removed a part at a time: from now on they are not retried.
+CREATE TABLE removals(
+  task_id TEXT PRIMARY KEY REFERENCES tasks(id) ON DELETE CASCADE
+) WITHOUT ROWID;
+
 -- What each task type says of itself, written by supervisors: enqueue by name reads it.
 CREATE TABLE task_types(
   name TEXT PRIMARY KEY,
@@ -257,6 +262,10 @@ WHEN NEW.series <> OLD.series AND (
   OR NEW.waiting_for IS NOT NULL OR NEW.retry_count <> 0 OR NEW.losses <> 0
   OR NEW.input IS NOT OLD.input OR NEW.history_id IS NOT OLD.history_id)
 BEGIN SELECT RAISE(ABORT, 'a retried task starts clean, with its own input and recorded steps'); END;
+
+CREATE TRIGGER tasks_being_removed BEFORE UPDATE OF series ON tasks
+WHEN EXISTS (SELECT 1 FROM removals WHERE task_id = OLD.id)
+BEGIN SELECT RAISE(ABORT, 'this task is being removed, and is not retried any more'); END;
 
 CREATE TRIGGER tasks_retried AFTER UPDATE OF series ON tasks WHEN NEW.series <> OLD.series
 BEGIN

@@ -1,12 +1,29 @@
 -- What `doctor` asks. Each looks at a part of the file that an index covers, except for the check of the whole.
 
--- Every page and every row, without comparing the indexes with their tables; the first 20 troubles, or `ok`.
--- name: quick_check
-PRAGMA quick_check(20)
+-- Every page and every row, and each index against its table; the first 50 troubles, or `ok`.
+-- name: integrity_check
+PRAGMA integrity_check(50)
+
+-- name: foreign_key_check
+PRAGMA foreign_key_check
 
 -- name: schema_version
 PRAGMA user_version
 
+-- What the file is made of, but for what SQLite makes by itself.
+-- name: schema_objects
+SELECT type, name, tbl_name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\_%' ESCAPE '\' ORDER BY type, name
+
+-- name: has_statistics
+SELECT count(*) FROM sqlite_schema WHERE name = 'sqlite_stat1'
+
+-- How many rows a table had when somebody's ANALYZE looked at it.
+-- name: statistics
+SELECT tbl, max(CAST(stat AS INTEGER)) FROM sqlite_stat1 WHERE tbl IN ('tasks', 'steps', 'messages', 'attempts') GROUP BY tbl
+
+-- name: table_sizes
+SELECT 'tasks', count(*) FROM tasks UNION ALL SELECT 'steps', count(*) FROM steps
+UNION ALL SELECT 'messages', count(*) FROM messages UNION ALL SELECT 'attempts', count(*) FROM attempts
 -- What pending tasks wait for, when it is not their turn.
 -- name: waiting_counts
 SELECT waiting_for, count(*) FROM tasks INDEXED BY tasks_waiting WHERE status = 'pending' AND hold = 3 GROUP BY waiting_for

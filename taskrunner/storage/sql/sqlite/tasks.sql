@@ -277,4 +277,4 @@ SELECT hold, (SELECT count(*) FROM (SELECT 1 FROM tasks AS other INDEXED BY task
 FROM tasks WHERE id = :id AND status = 'pending'
 
 -- name: task_counts
-SELECT status, hold, count(*) FROM tasks GROUP BY status, hold
+SELECT status, count(*) FROM tasks INDEXED BY idx_tasks_status GROUP BY status

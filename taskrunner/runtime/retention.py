@@ -1,0 +1,128 @@
+"""Retention: a supervisor removes the finished tasks that were kept for long enough, and holds nobody up by it.
+
+Old tasks are looked for by a reader, and removed in commits of about 20 ms, with a pause after each that is as long as
+it took. So another process waits for one of them at most, and half of the time there is none. Nothing shrinks the file:
+the pages that become free are written again.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import anyio
+
+from taskrunner.core.errors import StoreError
+from taskrunner.core.states import TERMINAL
+from taskrunner.storage.retention import START, WHOLE
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from datetime import datetime
+
+    from taskrunner.core.clock import Clock
+    from taskrunner.core.events import Events
+    from taskrunner.core.states import Status
+    from taskrunner.storage.retention import Finished
+    from taskrunner.storage.store import Store
+
+T = TypeVar("T")
+
+EVERY: Final = 60.0
+"""Seconds between two looks for old tasks, at most."""
+
+TAKE: Final = 0.02
+"""Seconds that one commit should take."""
+
+LEAST: Final = 50
+"""Rows of work in one commit at least, however slow it is: a disk that takes long to sync takes as long for one."""
+
+SHORTEST_PAUSE: Final = 0.002
+"""Seconds of the pause after a commit at least."""
+
+
+class Pruner:
+    """Removes what finished more than `keep` seconds ago."""
+
+    def __init__(self, store: Store, keep: float, clock: Clock, events: Events) -> None:
+        self._retention = store.retention
+        self._keep = keep
+        self._clock = clock
+        self._events = events
+        self._batch = 4 * LEAST
+        self._removed = 0
+
+    async def run(self, sweep: float) -> None:
+        """Look for old tasks again and again, at most every `sweep` seconds, until it is cancelled."""
+        pause = min(EVERY, max(sweep, self._keep / 10))
+        await anyio.sleep(pause * self._clock.random())  # several supervisors take turns
+        while True:
+            try:
+                await self.prune()
+            except StoreError as error:  # the next round tries again
+                self._events.trouble(error, self._clock.monotonic())
+            await anyio.sleep(pause)
+
+    async def prune(self) -> int:
+        """Remove what is old now, children before their parents; the number of tasks that were removed.
+
+        Raises:
+            StoreError: the store cannot be used at the moment.
+        """
+        self._removed = 0
+        before = self._clock.now() - timedelta(seconds=self._keep)
+        await self._finish_begun()
+        again = True
+        while again:  # a parent may be removed once its children are gone
+            removed_before, kept = self._removed, False
+            for status in sorted(TERMINAL):
+                kept |= await self._prune_status(status, before)
+            again = kept and self._removed > removed_before
+        return self._removed
+
+    async def _prune_status(self, status: Status, before: datetime) -> bool:
+        """Remove the old tasks of one status; whether some had to stay."""
+        place, kept = START, False
+        while page := await self._retention.finished(status, before, place):
+            place = page[-1].place
+            kept |= any(task.work == 0 for task in page)
+            await self._remove([task for task in page if task.work], before)
+        return kept
+
+    async def _remove(self, tasks: list[Finished], before: datetime) -> None:
+        for task in tasks:
+            if task.work > WHOLE:
+                await self._timed(self._retention.begin(task.id, before))
+        if any(task.work > WHOLE for task in tasks):
+            await self._finish_begun()
+        batch: list[str] = []
+        work = 0
+        for task in tasks:
+            if task.work > WHOLE:
+                continue
+            if batch and work + task.work > self._batch:
+                self._removed += await self._timed(self._retention.remove(batch, before))
+                batch, work = [], 0
+            batch.append(task.id)
+            work += task.work
+        if batch:
+            self._removed += await self._timed(self._retention.remove(batch, before))
+
+    async def _finish_begun(self) -> None:
+        """Remove the tasks that are removed a part at a time; somebody may have died while doing so."""
+        for task, history in await self._retention.begun():
+            while await self._timed(self._retention.remove_steps(history, self._batch)):
+                pass
+            self._removed += await self._timed(self._retention.end(task))
+
+    async def _timed(self, commit: Awaitable[T]) -> T:
+        """Wait for a commit, pause for as long as it took, and make the next one as large as it may be."""
+        began = self._clock.monotonic()
+        answer = await commit
+        took = self._clock.monotonic() - began
+        if took > TAKE:
+            self._batch = max(LEAST, int(self._batch * max(0.5, TAKE / took)))
+        elif took < TAKE / 2:
+            self._batch = min(WHOLE, self._batch + self._batch // 4)
+        await anyio.sleep(max(took, SHORTEST_PAUSE))
+        return answer
