@@ -186,9 +186,7 @@ KNOBS: Final[tuple[Knob, ...]] = (
         none="no limit",
         from_text=_whole_of,
     ),
-    Knob(
-        "queues", _queues, None, "The queues that a supervisor takes tasks from; all of them unless given.", none="all"
-    ),
+    Knob("queues", _queues, None, "The queues that a supervisor takes tasks from; all unless given.", none="all"),
     Knob(
         "lease",
         _duration(10 * SHORTEST),
@@ -197,11 +195,7 @@ KNOBS: Final[tuple[Knob, ...]] = (
         "seen at once: the lease is for one that is stopped, suspended or out of sight.",
     ),
     Knob(
-        "heartbeat",
-        _duration(SHORTEST),
-        "lease / 3",
-        "Seconds between two signs of life.",
-        lambda known: known["lease"] / 3,
+        "heartbeat", _duration(SHORTEST), "lease / 3", "Seconds between two signs of life.", lambda it: it["lease"] / 3
     ),
     Knob("sweep", _duration(SHORTEST), 1.0, "Seconds between two looks for due tasks and dead supervisors."),
     Knob("grace", _duration(0), 30.0, "Seconds that running tasks have to end when they are cancelled or stopped."),
@@ -234,12 +228,7 @@ KNOBS: Final[tuple[Knob, ...]] = (
         "Bytes that the JSON of an input, a result or a step's value may have.",
     ),
     Knob(
-        "keep_finished",
-        _duration(1.0),
-        None,
-        "How long a finished task is kept, with its steps and its idempotency key: after that, supervisors that have "
-        "this setting remove it, a few at a time. Messages belong to their session, and stay.",
-        none="for ever",
+        "keep_finished", _duration(1.0), None, "How long a task is kept after its end, with its keys.", none="for ever"
     ),
     Knob(
         "allow_unsafe_mount",
