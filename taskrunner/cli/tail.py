@@ -49,9 +49,9 @@ def tail_command(door: Door, /, task_id: str, *, timeout: str | None, in_json: b
 
     async def follow() -> int:
         async with open_to_read(settings_of(door)) as store:
-            tail = _Tail(store, task_id, tell)
-            with anyio.move_on_after(patience):
-                return await tail.follow()
+            code = await _Tail(store, task_id, tell).follow(patience)
+        if code is not None:
+            return code
         message = f"task {task_id} has not ended within {patience:g} s; it goes on"
         raise Trouble(message, WAIT_TIMED_OUT)
 
@@ -70,11 +70,15 @@ class _Tail:
         self._progress: tuple[float, str] = (0.0, "")
         self._state: tuple[object, ...] = ()
 
-    async def follow(self) -> int:
+    async def follow(self, patience: float | None) -> int | None:
+        """Tell all there is, and then what comes, for so many seconds at most; None: it goes on."""
         with self._store.engine.listen((task_topic(self._id),)) as news:
-            while (code := await self._look()) is None:
-                await anyio.sleep(_PAUSE)
-                await news.wait(_LOOK_AGAIN)
+            code = await self._look()
+            with anyio.move_on_after(patience):
+                while code is None:
+                    await anyio.sleep(_PAUSE)
+                    await news.wait(_LOOK_AGAIN)
+                    code = await self._look()
         return code
 
     async def _look(self) -> int | None:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 BATCH: Final = 100
 """Tasks of one commit: some milliseconds of the write lock."""
 
+_PAGE: Final = 1_000
+"""Ids of one read."""
+
 Answer: TypeAlias = Literal["cancelled", "cancelling", "retried", "too_late", "key_taken", "not_found", "unreadable"]
 """What became of a task; `unreadable`: the row is so odd that the store refuses to write it again."""
 
@@ -46,19 +49,14 @@ class Bulk:
         self._clock = clock
         self._listing = listing
 
-    async def choose(self, chosen: Filter, *, limit: int | None = None) -> AsyncIterator[list[str]]:
-        """The ids of the tasks that a filter with a status means, the newest first, in batches; at most `limit`."""
+    async def choose(self, chosen: Filter) -> AsyncIterator[list[str]]:
+        """The ids of the tasks that a filter with a status means, the newest first, in batches."""
         after: Place | None = None
-        left = limit
-        while left is None or left > 0:
-            size = BATCH if left is None else min(BATCH, left)
-            page = await self._listing.ids(chosen, limit=size, after=after)
-            if page:
-                yield [task_id for task_id, _place, _status in page]
-            if len(page) < size:
-                return
+        while page := await self._listing.ids(chosen, limit=_PAGE, after=after):
+            ids = [task_id for task_id, _place, _status in page]
+            for start in range(0, len(ids), BATCH):
+                yield ids[start : start + BATCH]
             after = page[-1][1]
-            left = None if left is None else left - size
 
     async def cancel(self, task_ids: Sequence[str], reason: str = "") -> list[Done]:
         """Cancel tasks in one commit, as `TaskStore.cancel` does each; durable when it returns."""

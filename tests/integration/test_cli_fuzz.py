@@ -49,6 +49,14 @@ OPTIONS = {
 }  # fmt: skip
 """What each command takes. (`run` and `demo` go on for long; `--wait` waits: they have tests of their own.)"""
 
+FITTING = {
+    "--priority": "0 9", "--delay": "1h 0.1", "--run-at": "2030-01-31T09:00Z", "--on-conflict": "reuse replace reject",
+    "--status": "pending failed cancelled", "--since": "1h 0", "--until": "0 2030-01-31T09:00Z", "--limit": "1 100000",
+    "--max-retries": "0 5", "--timeout": "1m", "--input": '{"name":"x"} {}', "--type": "greet", "--lease": "60",
+    "--heartbeat": "1", "--concurrency": "1", "--grace": "0", "--durability": "normal", "--max-payload": "2MiB",
+}  # fmt: skip
+"""Values that an option takes, so that what stands beside them is looked at as well."""
+
 ONLY_SWITCHES = {"--json", "--dry-run", "--exact"}
 
 
@@ -58,9 +66,10 @@ def lines(chance: random.Random, ids: list[str]) -> Iterator[list[str]]:
         command = chance.choice(list(OPTIONS))
         words: list[str] = []
         if chance.random() < 0.8 and command in {"show", "tail", "cancel", "retry", "enqueue"}:
-            words.append(
-                chance.choice([*ids[-5:], *TEXTS]) if command != "enqueue" else chance.choice(["greet", *TEXTS])
-            )
+            likely = ["greet"] if command == "enqueue" else ids[-5:]
+            words.append(chance.choice(likely if chance.random() < 0.5 else TEXTS))
+        if command == "completion":
+            words.append(chance.choice(["zsh", "fish", *TEXTS]))
         if command == "tail":
             words += ["--timeout", "0"]
         for _ in range(chance.choice([0, 0, 1, 1, 2, 3])):
@@ -76,7 +85,8 @@ def lines(chance: random.Random, ids: list[str]) -> Iterator[list[str]]:
 def option(chance: random.Random, command: str) -> list[str]:
     """An option of a command with a value that may be anything."""
     names = OPTIONS[command] or ["--json"]
-    name, value = chance.choice(names), chance.choice(TEXTS)
+    name = chance.choice(names)
+    value = chance.choice(FITTING[name].split() if name in FITTING and chance.random() < 0.6 else TEXTS)
     if name in ONLY_SWITCHES:
         return [name]
     return [f"{name}={value}"] if chance.random() < 0.3 else [name, value]

@@ -14,16 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commands import Folder, sql, strict_json
+from tests.integration.commands import Folder, here, json_here, sql, strict_json
 
 MANY = 10_000
 MOMENT = "'2026-01-01T00:00:00.000000Z'"
 COLUMNS = "id, type, status, input, max_retries, max_losses, run_at, created_at, updated_at, history_id"
 
+BRACKETS = "replace(hex(zeroblob(200)), '0', '{}')"
+
 ODD = {
     "broken-json": {"input": "'{not json'"},
     "nan": {"input": "'{\"a\": NaN}'"},
     "deep": {"input": "replace(hex(zeroblob(50000)), '0', '[')"},
+    "deeper": {"input": f"'{{\"a\":' || {BRACKETS.format('[')} || {BRACKETS.format(']')} || '}}'"},
     "unknown-state": {"status": "'asleep'"},
     "no-time": {"created_at": "'yesterday'"},
     "far-time": {"created_at": "'9999-12-31T23:59:59.999999Z'"},
@@ -32,6 +35,8 @@ ODD = {
     "no-text": {"type": "CAST(x'fffe' AS TEXT)"},
     "empty": {"type": "''"},
     "large": {"type": "hex(zeroblob(5000000))"},
+    "large-error": {"error_message": "hex(zeroblob(5000000))"},
+    "no-output": {"status": "'completed'", "completed_at": "NULL"},
     "infinite": {"progress": "9e999"},
     "no-number": {"progress": "'most'"},
 }
@@ -63,29 +68,58 @@ def insert_odd(folder: Folder, *names: str) -> None:
 
 @pytest.mark.parametrize("names", [tuple(name for name in ODD if name != "no-text"), tuple(ODD)], ids=["text", "all"])
 def test_an_odd_row_spoils_no_list(folder: Folder, names: tuple[str, ...]) -> None:
-    """B74: whatever stands in a row, `list` shows the others whole, and this one with its id."""
+    """B74: whatever stands in a row, `list` shows the others whole, and this one with its id; `stats` counts it."""
     insert_odd(folder, *names)
-    rows = {row["id"]: row for row in folder.json("list")}
+    rows = {row["id"]: row for row in json_here(folder, "list")}
     assert set(names) < set(rows)
     unreadable = {name for name, row in rows.items() if "unreadable" in row}
-    assert {"broken-json", "nan", "deep", "no-time", "negative-time"} <= unreadable
+    assert {"broken-json", "nan", "deep", "deeper", "no-time", "negative-time"} <= unreadable
     assert "good" in {row.get("type") for row in rows.values()}
-    assert {line.split("\t")[0] for line in folder.ok("list").splitlines()} == set(rows)
+    assert {line.split("\t")[0] for line in here(folder, "list").stdout.splitlines()} == set(rows)
+    counted = json_here(folder, "stats")
+    assert counted["tasks"]["asleep"] == 1
+    assert sum(counted["tasks"].values()) == len(rows)
+    assert sum(sum(by.values()) for by in counted["types"].values()) == len(rows)
+    assert here(folder, "stats").returncode == 0
 
 
 @pytest.mark.parametrize("name", ODD)
-def test_an_odd_row_is_shown_or_named(folder: Folder, name: str) -> None:
-    """B74: `show` of an odd row shows what there is, or says in one sentence that it is unreadable, without a crash."""
+def test_an_odd_row_is_shown(folder: Folder, name: str) -> None:
+    """B74: `show` and `tail` of an odd row show what there is, and say that it is unreadable, with exit code 0."""
     insert_odd(folder, name)
     for args in (("show", name), ("show", name, "--json")):
-        done = folder.run(*args)
-        assert "Traceback" not in done.stderr
-        if done.returncode == 0:
-            assert name in done.stdout
-            assert args[-1] != "--json" or strict_json(done.stdout)["task"]["id"] == name
-        else:
-            assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1)
-            assert f"task {name}: its row is unreadable" in done.stderr
+        done = here(folder, *args)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert name in done.stdout
+    document = strict_json(here(folder, "show", name, "--json").stdout)
+    assert document["task"]["id"] == name
+    is_unreadable = "unreadable" in document["task"]
+    assert is_unreadable == any(line.startswith(f"task {name}: its row is unread") for line in document["unreadable"])
+    done = here(folder, "tail", name, "--timeout", "0", "--json")
+    assert ([strict_json(line) for line in done.stdout.splitlines()][-1]["kind"] == "unreadable") is is_unreadable
+    assert done.returncode == (0 if is_unreadable or name == "no-output" else 124)
+
+
+def test_odd_rows_around_a_task_hide_it_not(folder: Folder) -> None:
+    """B74: where its attempts, steps or children are odd, `show` tells the rest, and what could not be read."""
+    task_id = json_here(folder, "list")[0]["id"]
+    insert_odd(folder, "broken-json")
+    sql(
+        folder.db,
+        "INSERT INTO attempts(task_id, attempt, series, owner, started_at, ended_at, outcome)"
+        " SELECT id, 1, 0, 'x', 'yesterday', created_at, 'lost' FROM tasks WHERE type = 'good'",
+        "INSERT INTO steps(history_id, scope, name, occurrence, position, digest, value, task_id, attempt, created_at)"
+        " SELECT id, '', x'ff', 0, 0, '', '1', id, 1, created_at FROM tasks WHERE type = 'good'",
+        "UPDATE tasks SET parent_task_id = (SELECT id FROM tasks WHERE type = 'good') WHERE id = 'broken-json'",
+    )
+    found = json_here(folder, "show", task_id)
+    assert (found["task"]["type"], [child["id"] for child in found["children"]]) == ("good", ["broken-json"])
+    assert [line.split(" are ")[0] for line in found["unreadable"]] == ["its attempts", "its steps"]
+    done = here(folder, "show", task_id)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "broken-json  unreadable" in done.stdout
+    tail = here(folder, "tail", task_id, "--timeout", "0")
+    assert (tail.returncode, "unreadable" in tail.stdout, "Traceback" in tail.stderr) == (124, True, False)
 
 
 def test_doctor_names_odd_rows(folder: Folder) -> None:
@@ -107,11 +141,12 @@ def many(folder: Folder) -> Folder:
     return folder
 
 
-@pytest.mark.parametrize("args", [("list",), ("list", "--json")])
+@pytest.mark.parametrize("args", [("list",), ("list", "--json"), ("cancel", "--type=☃🎉", "--dry-run")])
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_a_reader_that_has_seen_enough(many: Folder, args: tuple[str, ...], unbuffered: str) -> None:
     """B76: `list | head -1` prints one line and no traceback, with buffers or without, and ends with 0."""
-    command = f"{sys.executable} -m taskrunner {' '.join(args)} --limit {MANY} | head -1; exit ${{PIPESTATUS[0]}}"
+    more = ["--limit", str(MANY)] if args[0] == "list" else []
+    command = f"{sys.executable} -m taskrunner {' '.join([*args, *more])} | head -1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(
         ["/bin/bash", "-c", command],
         cwd=many.path,
@@ -162,10 +197,15 @@ def test_a_terminal_that_knows_ascii_only(folder: Folder) -> None:
 @pytest.fixture
 def evil(folder: Folder) -> str:
     """A task whose texts would be obeyed by a terminal."""
-    folder.ok("enqueue", "broken", "--max-retries", "0", "--input", "-", stdin=strict_text({"text": EVIL}))
+    task_id = folder.ok("enqueue", "broken", "--max-retries", "0", "--input", "-", stdin=strict_text({"text": EVIL}))
     folder.ok("run", "app:runner", "--until-idle")
-    task_id: str = folder.json("list")[0]["id"]
-    return task_id
+    name, rest = f"'{EVIL}'", ", ".join([MOMENT] * 3)
+    sql(
+        folder.db,
+        f"UPDATE tasks SET queue = {name} WHERE type = 'broken'",  # noqa: S608 - ours
+        f"INSERT INTO tasks({COLUMNS}) VALUES ('evil', {name}, 'pending', '{{}}', 3, 5, {rest}, 'h')",  # noqa: S608 - ours
+    )
+    return task_id.strip()
 
 
 def strict_text(value: dict[str, str]) -> str:
@@ -203,11 +243,14 @@ def _read(descriptor: int) -> Iterator[bytes]:
             yield data
 
 
-@pytest.mark.parametrize("args", [("list",), ("show", "ID"), ("list", "--json"), ("show", "ID", "--json")])
+READS = [("list",), ("show", "ID"), ("stats",), ("retry", "ID", "--dry-run")]
+
+
+@pytest.mark.parametrize("args", [*READS, *((*args, "--json") for args in READS)], ids=" ".join)
 def test_stored_text_is_never_obeyed(folder: Folder, evil: str, args: tuple[str, ...]) -> None:
-    """Control characters, terminal codes and direction marks in stored texts are shown as escapes, markup as it is."""
+    """G10: control characters, terminal codes and marks in stored texts are shown as escapes, markup as it is."""
     words = [evil if word == "ID" else word for word in args]
-    for text in (folder.ok(*words), on_a_terminal(folder, *words)):
+    for text in (here(folder, *words).stdout, on_a_terminal(folder, *words)):
         assert "[bold]x[/bold]" in text
         assert not {"\x07", "\u202e"} & set(text)
         assert "\x1b]0" not in text
@@ -221,7 +264,9 @@ def test_a_table_on_a_terminal(folder: Folder) -> None:
     narrow = lines_of(on_a_terminal(folder, "list", columns=80))
     assert narrow[0].split() == ["ID", "STATUS", "TYPE", "DONE", "SAYS"]
     assert all(len(line) <= 80 for line in narrow)
-    assert on_a_terminal(folder, "list", columns=20)
+    task_id = folder.json("list")[0]["id"]
+    for args in (("list",), ("show", task_id), ("stats",), ("config",)):
+        assert on_a_terminal(folder, *args, columns=20)
 
 
 def test_the_log_of_a_supervisor_on_a_terminal(folder: Folder) -> None:
