@@ -72,7 +72,15 @@ class Direct:
 def supervisor(name: str, clock: Clock) -> dict[str, Value]:
     """The row of a supervisor that lives for ever: the dead may not claim."""
     texts: dict[str, Value] = dict.fromkeys(("boot_id", "pid_namespace", "host", "lock_name", "version"), "")
-    return {**texts, "id": name, "pid": 0, "start_time": 0, "expires_at": 2**62, "now": stamp(clock.now())}
+    return {
+        **texts,
+        "bell": None,
+        "id": name,
+        "pid": 0,
+        "start_time": 0,
+        "expires_at": 2**62,
+        "now": stamp(clock.now()),
+    }
 
 
 class Table:

@@ -74,7 +74,7 @@ QUICK = Sizes(
     claims=5,
     starts=20,
     cancels=5,
-    idle=0.3,
+    idle=1.1,
     recoveries=1,
     remembered=(500, 1_000, 2_000),
 )

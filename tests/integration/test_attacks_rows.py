@@ -121,6 +121,6 @@ async def test_a_supervisor_of_odd_numbers_is_refused(db: Path) -> None:
     """What a judgement needs must be of the right kind."""
     runner = quick(db)
     async with runner.working():
-        for change in ("expires_at = 'soon'", "pid = 'x'", "lock_name = x'00'"):
+        for change in ("expires_at = 'soon'", "pid = 'x'", "lock_name = x'00'", "bell = x'00'", "bell = '../agent.db'"):
             with pytest.raises(AssertionError, match="CHECK constraint failed"):
                 sql(db, f"UPDATE supervisors SET {change}")
