@@ -317,6 +317,34 @@ def test_a_supervisor_that_stops_waits_for_no_program(tmp_path: Path) -> None:
     assert (task["status"], task["retry_count"], task["losses"]) == ("pending", 0, 0)
 
 
+def test_programs_of_child_processes(tmp_path: Path) -> None:
+    """B36: the same in a child process, and the death of the child or of the supervisor ends the whole tree."""
+    (tmp_path / "workers").symlink_to(ROOT / "workers")
+    folder = Folder.make(tmp_path)
+    first = folder.ok("enqueue", "shell.run", 'argv=["sleep", "60"]', "timeout=0.2", "check=false").strip()
+    with folder.started("run", "workers.shell:runner", "--processes", "1") as supervisor:
+        wait_until(lambda: folder.json("show", first)["task"]["status"] == "completed")
+        ended = folder.json("show", first)["task"]["output"]
+        assert (ended["timed_out"], ended["signal"]) == (True, "SIGTERM")
+        tree = folder.ok("enqueue", "shell.run", f"argv={json.dumps(TREE)}").strip()
+        seen: set[str] = set()
+        for kill in (child_of, lambda pid: pid):
+            wait_until(lambda: folder.json("show", tree)["task"]["progress_message"] not in {"", *seen})
+            said = folder.json("show", tree)["task"]["progress_message"]
+            seen.add(said)
+            pids = [int(word) for word in said.split()]
+            assert all(is_running(pid) for pid in pids)
+            os.kill(kill(supervisor.pid), signal.SIGKILL)
+            wait_until(lambda pids=pids: not any(is_running(pid) for pid in pids))  # type: ignore[misc]
+        supervisor.wait()
+
+
+def child_of(pid: int) -> int:
+    """The one child of a process."""
+    [child] = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return int(child)
+
+
 async def test_what_a_program_leaves_running_is_ended(db: Path) -> None:
     """A program that ends and leaves a child with its output does not hold the task up, and the child is gone."""
     found = await result_of(shell(db), ["sh", "-c", "sleep 60 & echo $!"])
