@@ -15,6 +15,9 @@ from taskrunner.cli.reading import settings_of
 from taskrunner.core.model import JSON
 from taskrunner.core.settings import KNOBS, Knob, Settings
 
+_BYTES: Final = frozenset({"max_memory", "max_payload"})
+"""Settings that are sizes."""
+
 _SIZES: Final = ((3, "GiB"), (2, "MiB"), (1, "KiB"))
 
 
@@ -66,7 +69,7 @@ def _shown(knob: Knob, settings: Settings) -> str:
         return f"{value:g} s"
     if isinstance(value, tuple):
         return ", ".join(value)
-    return _size(value) if knob.name == "max_payload" else str(value)
+    return _size(value) if knob.name in _BYTES else str(value)
 
 
 def _size(count: int) -> str:

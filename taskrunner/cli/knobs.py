@@ -19,7 +19,7 @@ def knob_options(command: Callable[..., Any]) -> Callable[..., Any]:
     for knob in reversed(KNOBS):
         if knob.name not in _OTHERWISE:
             kind = int if knob.name in _WHOLE_NUMBERS else str
-            help_text = f"{knob.doc}  [default: {'none' if knob.default is None else knob.default}]"
+            help_text = f"{knob.doc}  [default: {knob.none if knob.default is None else knob.default}]"
             command = click.option(knob.flag, knob.name, type=kind, metavar="VALUE", help=help_text)(command)
     mount = click.option("--allow-unsafe-mount", is_flag=True, help="Use a network or FUSE mount all the same.")
     queues = click.option(
