@@ -42,6 +42,9 @@ class TaskHandle(Generic[R_co]):
     """One task, wherever it runs."""
 
     def __init__(self, client: Client, task_id: str, returns: Any = payload.UNTYPED) -> None:  # noqa: ANN401 - an annotation
+        if not isinstance(task_id, str):
+            message = f"task_id={shown(task_id)}: a text is wanted"
+            raise InvalidInput(message, path="task_id")
         self._client = client
         self._id = task_id
         self._returns = returns

@@ -51,7 +51,7 @@ class TaskList:
             InvalidInput: an unknown status, or a limit out of its bounds.
             TaskNotFound: no task has the id `after`.
         """
-        if status is not None and status not in STATUSES:
+        if status is not None and (not isinstance(status, str) or status not in STATUSES):
             message = f"status={shown(status)}: one of {', '.join(STATUSES)} is wanted"
             raise InvalidInput(message, path="status")
         if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= MAX_LIST:

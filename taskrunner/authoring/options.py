@@ -56,7 +56,7 @@ def enqueue_options(
     if delay is not None and run_at is not None:
         message = "delay and run_at both say when the task is due: give one of them"
         raise InvalidInput(message, path="run_at")
-    if on_conflict not in ON_CONFLICT:
+    if not isinstance(on_conflict, str) or on_conflict not in ON_CONFLICT:
         message = f"on_conflict: must be one of {', '.join(ON_CONFLICT)}, not {shown(on_conflict)}"
         raise InvalidInput(message, path="on_conflict")
     if on_conflict != "reuse" and unique_key is None:

@@ -42,6 +42,9 @@ if TYPE_CHECKING:
 MAX_ERROR_TEXT = 4_096
 """Characters of an error's text that are stored; a longer one is cut and says so."""
 
+MAX_SENTENCE = 900
+"""Characters of the sentence by which a value is refused."""
+
 MAX_DEPTH = 5
 """Levels of a group of errors that its text tells of: groups may hold groups without end."""
 
@@ -116,7 +119,7 @@ class InvalidInput(TaskRunnerError, ValueError):
     """The input was refused; `path` names the offending value, such as `topics[2].since`."""
 
     def __init__(self, message: str = "", /, *, path: str = "") -> None:
-        super().__init__(message)
+        super().__init__(one_sentence(message))
         self.path = path
 
 
@@ -128,7 +131,7 @@ class InvalidResult(TaskRunnerError, TypeError):
     """The result has no JSON form, or does not fit its annotation; `path` names the offending value."""
 
     def __init__(self, message: str = "", /, *, path: str = "") -> None:
-        super().__init__(message)
+        super().__init__(one_sentence(message))
         self.path = path
 
 
@@ -250,6 +253,15 @@ def safe_text(text: str, limit: int = MAX_ERROR_TEXT) -> str:
     """Make any text fit to be stored: no lone surrogates, no U+0000, at most `limit` characters."""
     clean = text.encode("utf-8", "backslashreplace").decode("utf-8").replace("\x00", "\\x00")
     return clean if len(clean) <= limit else f"{clean[:limit]}… ({len(clean):,} characters in all)"
+
+
+def one_sentence(text: str) -> str:
+    """What is said of a value that may be anything: short, on one line, and what no terminal should see escaped."""
+    if len(text) > MAX_SENTENCE:
+        text = f"{text[:MAX_SENTENCE]}…"
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def error_text(error: BaseException, depth: int = MAX_DEPTH) -> str:

@@ -65,8 +65,8 @@ class Events:
         Raises:
             InvalidInput: there is no such event, or the listener cannot be called as a plain function.
         """
-        if event not in (*EVENTS, EVERY):
-            near = get_close_matches(str(event), EVENTS, n=1, cutoff=0)[0]
+        if not isinstance(event, str) or event not in {*EVENTS, EVERY}:
+            near = get_close_matches(event if isinstance(event, str) else "", EVENTS, n=1, cutoff=0)[0]
             message = f"event={shown(event)}: there is no such event; the nearest is {near}"
             raise InvalidInput(message, path="event")
         if not callable(listener) or is_async(listener):

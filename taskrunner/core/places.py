@@ -71,7 +71,7 @@ def shown(value: object) -> str:
         return repr(safe_text(str(value), _LABEL_LENGTH))
     if isinstance(value, type):
         return safe_text(value.__qualname__, _LABEL_LENGTH)
-    return "an empty tuple" if value == () and kind is tuple else f"a value of type {type_name(value)}"
+    return "an empty tuple" if kind is tuple and value == () else f"a value of type {type_name(value)}"
 
 
 def as_scalar(value: object) -> str | int | float:

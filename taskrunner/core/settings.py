@@ -125,7 +125,7 @@ def _truth(value: object, label: str) -> bool:
 
 
 def _durability(value: object, label: str) -> str:
-    if value not in ("full", "normal"):
+    if not isinstance(value, str) or value not in {"full", "normal"}:
         raise _refused(label, value, "it must be 'full' or 'normal'")
     return str(value)
 

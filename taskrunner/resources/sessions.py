@@ -125,7 +125,7 @@ class Session:
         """
         new = _message(
             self._store_of().messages.new_id(), self.id, role, content,
-            {"tool_calls": list(tool_calls), "tool_call_id": tool_call_id, "parent_msg_id": parent_msg_id,
+            {"tool_calls": tool_calls, "tool_call_id": tool_call_id, "parent_msg_id": parent_msg_id,
              "token_count": token_count, "payload": payload},
         )  # fmt: skip
         sink = current_sink.get()
@@ -147,13 +147,16 @@ class Session:
 
 
 def _message(message_id: str, session_id: str, role: Role, content: str, given: dict[str, Any]) -> NewMessage:
-    if role not in ROLES:
+    if not isinstance(role, str) or role not in ROLES:
         message = f"role={shown(role)}: one of {', '.join(ROLES)} is wanted"
         raise InvalidInput(message, path="role")
-    tokens = given["token_count"] or 0
+    tokens = 0 if given["token_count"] is None else given["token_count"]
     if isinstance(tokens, bool) or not isinstance(tokens, int) or not 0 <= tokens <= MAX_TOKENS:
         message = f"token_count={shown(tokens)}: a number from 0 to 2**53 is wanted"
         raise InvalidInput(message, path="token_count")
+    if not isinstance(given["tool_calls"], list | tuple):
+        message = f"tool_calls={shown(given['tool_calls'])}: a list is wanted"
+        raise InvalidInput(message, path="tool_calls")
     call_id, parent = given["tool_call_id"], given["parent_msg_id"]
     return NewMessage(
         id=message_id,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from taskrunner.core.durations import stamp
 from taskrunner.core.errors import InvalidInput, NoSession
+from taskrunner.core.places import shown
 from taskrunner.storage.engine import Rejected, Statement, Unit
 from taskrunner.storage.rows import message_of, session_of
 
@@ -67,7 +68,7 @@ class MessageStore:
         """
         rows = await self._engine.read(Statement("session", {"id": session_id}))
         if not rows:
-            message = f"no session has the id {session_id!r}"
+            message = f"no session has the id {shown(session_id)}"
             raise NoSession(message)
         return session_of(rows[0])
 

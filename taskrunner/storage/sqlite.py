@@ -13,6 +13,7 @@ import apsw
 from taskrunner.core.durations import stamp
 from taskrunner.core.errors import InvalidInput, StoreBusy, StoreError
 from taskrunner.core.loop import call_in_thread
+from taskrunner.core.places import is_huge, shown
 from taskrunner.storage import guard
 from taskrunner.storage.bells import Bells, folder_of
 from taskrunner.storage.checkpoint import CUT_WITHIN, Checkpointer
@@ -107,11 +108,15 @@ class SQLiteEngine:
         """Run one SELECT on a reader's connection.
 
         Raises:
-            InvalidInput: a text with lone surrogates is looked for, which no store can hold.
+            InvalidInput: a value is looked for that no store can hold, such as a text with lone surrogates.
             Unreadable: a row holds text that is not UTF-8.
         """
         query = self.queries[statement.name]
         values = query.bind(statement.params)
+        for name, value in zip(query.names, values, strict=True):
+            if not isinstance(value, str | int | float | bytes | None) or is_huge(value):
+                message = f"{name}={shown(value)}: this cannot be looked for, the store holds nothing of its kind"
+                raise InvalidInput(message, path=name)
         try:
             return await self._readers.run(lambda connection: connection.execute(query.sql, values).fetchall())
         except UnicodeEncodeError:

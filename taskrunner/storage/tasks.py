@@ -9,6 +9,7 @@ import msgspec
 
 from taskrunner.core.durations import after, moment, stamp
 from taskrunner.core.errors import InvalidInput, LeaseLost, NoSession, StoreError, TaskNotFound, TaskRunnerError
+from taskrunner.core.places import shown
 from taskrunner.core.states import RETRIABLE
 from taskrunner.storage.changes import CANCEL, WORK
 from taskrunner.storage.engine import Refused, Rejected, Statement, Unit, Unreadable
@@ -360,7 +361,7 @@ def _readable(rows: Rows) -> tuple[list[Task], list[Row]]:
 
 
 def _not_found(task_id: str) -> TaskNotFound:
-    return TaskNotFound(f"no task has the id {task_id!r}")
+    return TaskNotFound(f"no task has the id {shown(task_id)}")
 
 
 def _no_session(rejected: Rejected, new: Sequence[NewTask]) -> Exception:

@@ -210,7 +210,8 @@ class Fuzz:
             case 1:
                 return await self.handle.cancel(self.anything())
         with suppress(TimeoutError):
-            await self.handle.result(self.chance.choice([*MOMENTS, *NUMBERS[:5], *TEXTS[:40], Rude(), [], math.nan]))
+            waits = [*MOMENTS, *TEXTS[:12], 0, -1, 0.01, 10**400, math.nan, -math.inf, True, Rude(), []]
+            await self.handle.result(self.chance.choice([wait for wait in waits if wait is not timedelta.max]))
         return None
 
     async def talk(self) -> object:
@@ -278,7 +279,8 @@ def _problems(error: Exception) -> Iterator[str]:
         yield f"control characters: {text[:200]!r}"
     if not isinstance(error, TaskRunnerError) and (at := _where(error)):
         yield f"a TypeError out of our own code at {at}: {text[:200]!r}"
-    text.encode()
+    if text != text.encode(errors="replace").decode():
+        yield f"no Unicode: {text[:200]!r}"
 
 
 def _where(error: Exception) -> str:
