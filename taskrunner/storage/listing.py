@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from taskrunner.core.durations import stamp
 from taskrunner.core.errors import StoreError, TaskNotFound
+from taskrunner.core.places import shown
 from taskrunner.storage.engine import Statement, Unreadable
 from taskrunner.storage.rows import task_of
 
@@ -86,7 +87,7 @@ class Listing:
         """
         rows = await self._engine.read(Statement("task_place", {"id": task_id}))
         if not rows:
-            message = f"no task has the id {task_id!r}"
+            message = f"no task has the id {shown(task_id)}"
             raise TaskNotFound(message)
         return Place(int(str(rows[0][0])), text_of(rows[0][1]))
 
