@@ -140,7 +140,11 @@ class Fuzz:
         """Something that may be JSON."""
         match self.chance.randrange(4):
             case 0:
-                return {self.text(): self.anything()} if self.chance.random() < 0.8 else {"name": self.anything()}
+                return (
+                    {self.chance.choice(TEXTS): self.anything()}
+                    if self.chance.random() < 0.8
+                    else {"name": self.anything()}
+                )
             case 1:
                 return [self.anything() for _ in range(self.chance.randrange(3))]
             case 2:
@@ -148,8 +152,8 @@ class Fuzz:
         return self.anything()
 
     def some(self, **makers: Callable[[], Any]) -> dict[str, Any]:
-        """Some of these keywords."""
-        return {name: make() for name, make in makers.items() if self.chance.random() < 0.3}
+        """One or two of these keywords: of more, one would be refused nearly always."""
+        return {name: make() for name, make in makers.items() if self.chance.random() < 1.5 / len(makers)}
 
     def options(self) -> dict[str, Any]:
         """Options of an enqueue, or some that there are not."""
@@ -161,7 +165,8 @@ class Fuzz:
 
     async def enqueue_by_name(self) -> object:
         """By a name, with an input and options."""
-        return await self.runner.enqueue(self.text(), self.json(), **self.options())
+        name = self.text() if self.chance.random() < 0.5 else "job"
+        return await self.runner.enqueue(name, self.json(), **self.options())
 
     async def enqueue_typed(self) -> object:
         """By its definition."""
@@ -323,8 +328,6 @@ async def test_hostile_values_at_every_door(db: Path) -> None:
         "SELECT 'ok' WHERE NOT EXISTS (SELECT 1 FROM tasks WHERE NOT json_valid(input))",
     ):
         assert sql(db, check) == [["ok"]]
-    sent = sql(db, "SELECT count(*) FROM tasks WHERE type = 'job'")[0][0]
-    assert sent % 1 == 0
 
 
 PARTS: Final = ("progress", "step", "key", "result", "message", "raise")
