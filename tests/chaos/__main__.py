@@ -21,12 +21,15 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--kills", type=int, default=300, help="SIGKILLs in all (default 300)")
     parser.add_argument("--pauses", type=int, default=0, help="SIGSTOPs past the lease (default none)")
+    parser.add_argument("--children", action="store_true", help="supervisors with child processes")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(2**31))
     parser.add_argument("--plant", default="", choices=["", *PLANTS], help="a bug to be planted")
     parser.add_argument("--keep", type=Path, help="a new folder for what the lanes leave")
     given = parser.parse_args()
     sys.stdout.write(f"seed {given.seed}\n")
     plans = harness.plans(given.kills, pauses=given.pauses, plant=given.plant)
+    if given.children:
+        plans = harness.families(given.kills, plant=given.plant)
     with tempfile.TemporaryDirectory() as folder:
         if given.keep is not None:
             given.keep.mkdir(parents=True)

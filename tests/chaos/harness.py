@@ -8,11 +8,13 @@ the plan of a run and not its every instruction.
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -43,6 +45,8 @@ class Plan:
     pace: float = 0.002
     """How long a step takes."""
     lease: float = 600.0
+    processes: int = 0
+    """How many child processes each supervisor has (`Family`); 0: none, the jobs run in its own."""
     plant: str = ""
     """What is planted in every supervisor (`plants`)."""
     drain: bool = True
@@ -59,6 +63,17 @@ def plans(kills: int, *, pauses: int = 0, plant: str = "") -> list[Plan]:
     deaf = ",".join(filter(None, ("deaf", plant)))  # else a zombie mostly knows before it writes
     stopped = Plan(rounds=pauses, moments={"pause": 1.0}, supervisors=2, pace=0.2, lease=2.0, plant=deaf)
     return [plan for plan in (alone, pair, stopped) if plan.rounds]
+
+
+FAMILY: Final = {"child": 0.5, "group": 0.15, "effect": 0.15, "both": 0.15, "stop": 0.05}
+
+
+def families(kills: int, *, plant: str = "") -> list[Plan]:
+    """The lanes of a run with children: one supervisor alone, and two on one file. `both` is two kills."""
+    rounds = round(kills / (1 + FAMILY["both"]))
+    alone = Plan(rounds=rounds - rounds // 2, moments=FAMILY, processes=2, plant=plant)
+    pair = Plan(rounds=rounds // 2, moments=FAMILY, processes=2, supervisors=2, plant=plant)
+    return [alone, pair]
 
 
 class Lane:
@@ -115,22 +130,31 @@ class Lane:
         getattr(self, f"_at_{moment}")(victim, chance)
 
     def _start(self, *, fresh: bool, env: dict[str, str]) -> Process:
-        lease = self._plan.lease
-        options = ["--concurrency", str(self.concurrency), "--lease", str(lease), "--sweep", "0.2"]
-        process = self._world.supervisor(*options, fresh=fresh, env=env)
+        process = self._world.supervisor(*self._options(), fresh=fresh, env=env)
         self._alive.append(process)
         return process
+
+    def _options(self) -> list[str]:
+        return ["--concurrency", str(self.concurrency), "--lease", str(self._plan.lease), "--sweep", "0.2"]
+
+    def _pids_of(self, victim: Process) -> set[int]:
+        """The processes in which this supervisor's jobs run."""
+        return {victim.pid}
+
+    def _strike(self, victim: Process, moment: str) -> None:
+        """Kill a supervisor."""
+        self._world.strike(victim, moment)
 
     # ── the moments ──────────────────────────────────────────────────────────────────────────────────────────────────
     def _at_effect(self, victim: Process, chance: float) -> None:
         if self._effect_of(victim):
             time.sleep(self._calm + chance * self._plan.spread)
             self._calm = 0.0
-            self._world.strike(victim, "effect")
+            self._strike(victim, "effect")
 
     def _at_start(self, victim: Process, chance: float) -> None:
         time.sleep(chance * 0.12)
-        self._world.strike(victim, "start")
+        self._strike(victim, "start")
 
     def _at_claim(self, victim: Process, _chance: float) -> None:
         if victim.wait(PATIENCE):
@@ -143,7 +167,7 @@ class Lane:
             self._world.note("term", victim)
             victim.send(signal.SIGTERM)
             time.sleep(chance * 0.04)
-            self._world.strike(victim, "stop")
+            self._strike(victim, "stop")
 
     def _at_pause(self, victim: Process, chance: float) -> None:
         if not self._effect_of(victim):
@@ -189,7 +213,9 @@ class Lane:
             since = max(since, len(tail.lines) - 100)  # it has just been started
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            if tail.wait(lambda line: line.kind == "effect" and line.pid == victim.pid, since=since, timeout=1.0):
+            if tail.wait(
+                lambda line: line.kind == "effect" and line.pid in self._pids_of(victim), since=since, timeout=1.0
+            ):
                 return True
             self._top_up()  # the last client may have been killed before it had enqueued anything
         self.problems.append(f"supervisor {victim.pid} took no step in {PATIENCE:g} s")
@@ -233,6 +259,80 @@ class Lane:
             self.problems.append(f"the last supervisor ended with exit code {last.code}")
 
 
+class Family(Lane):
+    """A lane whose supervisors run their jobs in child processes.
+
+    The moments `effect`, `start` and `stop` strike the supervisor, as in every lane, and its children fall with it;
+    `child` strikes a child that has just taken a step, `group` its whole process group, and `both` that child and its
+    supervisor, one right after the other.
+    """
+
+    def __init__(self, plan: Plan, folder: Path, seed: str) -> None:
+        super().__init__(plan, folder, seed)
+        self._families: dict[int, set[int]] = {}
+        self._seen = 0
+
+    def _options(self) -> list[str]:
+        return [*super()._options(), "--processes", str(self._plan.processes)]
+
+    def _pids_of(self, victim: Process) -> set[int]:
+        lines = self._world.tail.lines
+        for line in lines[self._seen :]:
+            if line.kind == "child":
+                self._families.setdefault(line.pid, set()).add(int(line.text))
+        self._seen = len(lines)
+        return self._families.get(victim.pid, set())
+
+    def _strike(self, victim: Process, moment: str) -> None:
+        self._world.tail.read()
+        for pid in self._pids_of(victim):
+            self._world.note("fall", pid, str(victim.pid))
+        super()._strike(victim, moment)
+
+    def _at_child(self, victim: Process, chance: float) -> None:
+        self._fell(victim, chance, "child")
+
+    def _at_group(self, victim: Process, chance: float) -> None:
+        self._fell(victim, chance, "group")
+
+    def _at_both(self, victim: Process, chance: float) -> None:
+        self._fell(victim, chance, "both")
+
+    def _fell(self, victim: Process, chance: float, moment: str) -> None:
+        """Strike a child of whose step the witness has just heard; with `both` the supervisor before or after it."""
+        child = self._acting(victim)
+        if child is None:
+            return
+        time.sleep(chance * self._plan.spread)
+        self._world.note("kill", child.pid, moment)
+        if moment == "both" and chance < 1 / 2:
+            self._strike(victim, moment)
+        if moment == "group":
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
+        child.send(signal.SIGKILL)
+        if moment == "both" and chance >= 1 / 2:
+            self._strike(victim, moment)
+        if not child.wait(PATIENCE):
+            self.problems.append(f"child {child.pid} does not die")
+
+    def _acting(self, victim: Process) -> Process | None:
+        """The child that takes the next step of this supervisor's jobs."""
+        tail = self._world.tail
+        tail.read()
+        since = len(tail.lines)
+        deadline = time.monotonic() + PATIENCE
+        while time.monotonic() < deadline:
+            line = tail.wait(
+                lambda line: line.kind == "effect" and line.pid in self._pids_of(victim), since=since, timeout=1.0
+            )
+            if line is not None:
+                return Process(line.pid)
+            self._top_up()
+        self.problems.append(f"the children of supervisor {victim.pid} took no step in {PATIENCE:g} s")
+        return None
+
+
 def bodies_of(lines: Sequence[Line], pid: int) -> set[str]:
     """The tasks whose bodies this process has entered, and neither left nor lost."""
     bodies: set[str] = set()
@@ -250,6 +350,9 @@ def bodies_of(lines: Sequence[Line], pid: int) -> set[str]:
 
 def run(plans: Sequence[Plan], folder: Path, seed: int) -> list[Verdict]:
     """Run each plan on a store of its own, all at the same time."""
-    lanes = [Lane(plan, folder / f"lane{number}", f"{seed}/{number}") for number, plan in enumerate(plans)]
+    lanes = [
+        (Family if plan.processes else Lane)(plan, folder / f"lane{number}", f"{seed}/{number}")
+        for number, plan in enumerate(plans)
+    ]
     with ThreadPoolExecutor(len(lanes)) as pool:
         return list(pool.map(Lane.run, lanes))

@@ -36,6 +36,7 @@ def make() -> TaskRunner:
     for name in ("task.completed", "task.fenced"):
         runner.on(name, _tell)
     runner.on("lease.lost", lambda _fields: write("lost"))
+    runner.on("child.started", lambda fields: write("child", text=str(fields["pid"])))
     runner.on("supervisor.started", lambda _fields: write("supervising"))
     return runner
 

@@ -7,6 +7,7 @@ that it is about: an invariant of ours, or of every scenario.
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -247,11 +248,14 @@ def wrong_attempts(evidence: Evidence) -> Iterator[str]:
 
 def robbed(evidence: Evidence) -> Iterator[str]:
     """I14: a task is taken from the dead only, or from one that was stopped for longer than its lease."""
-    fallen = {line.pid for line in evidence.of("kill", "pause")}
+    fallen = {line.pid for line in evidence.of("kill", "fall", "pause")}
     pids = {row["id"]: row["pid"] for row in evidence.rows["supervisors"]}
     for row in evidence.rows["attempts"]:
-        if row["outcome"] == "lost" and pids.get(row["owner"]) not in fallen:
-            yield f"{row} was taken from process {pids.get(row['owner'])}"
+        if row["outcome"] == "lost":
+            child = re.search(r"child process (\d+) of", row["error_message"])
+            pid = int(child[1]) if child else pids.get(row["owner"])
+            if pid not in fallen:
+                yield f"{row} was taken from process {pid}"
 
 
 def overlap(evidence: Evidence) -> Iterator[str]:
@@ -259,7 +263,7 @@ def overlap(evidence: Evidence) -> Iterator[str]:
     inside: defaultdict[str, dict[int, int]] = defaultdict(dict)
     struck: set[int] = set()
     for line, overtaken in with_overtaken(evidence):
-        if line.kind in {"kill", "pause"}:
+        if line.kind in {"kill", "fall", "pause"}:
             struck.add(line.pid)  # it may still write a line or two: the witness writes before it strikes
             for bodies in inside.values():
                 bodies.pop(line.pid, None)
@@ -309,7 +313,9 @@ def figures(evidence: Evidence) -> dict[str, Any]:
     kills = [line for line in evidence.of("kill") if line.text != "client"]
     left = {(line.task, line.attempt) for line in evidence.of("leave")}
     entered = [line for line in evidence.of("enter") if (line.task, line.attempt) not in left]
-    hit = {line.pid for line in entered} & {line.pid for line in kills}
+    inside = {line.pid for line in entered}
+    hit = {line.pid for line in kills if line.pid in inside}
+    hit |= {int(line.text) for line in evidence.of("fall") if line.pid in inside}
     acks = {(line.task, line.step, line.attempt) for line in evidence.of("ack")}
     steps = {key: row for key, row in evidence.steps.items() if key[1] in STEPS}
     enqueued = {line.step for line in evidence.of("enqueued")}

@@ -5,10 +5,11 @@ and what a process has witnessed stays when it is killed. Who writes what:
 
 - a body: `enter`, `leave` (text: returned, or the error), `gate` (it waits there), `refused` (its write was);
 - a step's function: `effect`, before it does anything; its caller: `ack`, after `ctx.step` returned (text: the value);
-- a supervisor's listeners: `supervising` (it has its lease), `lost` (it has it no more), `completed` and `fenced` (a
-  task's end was written, or refused);
+- a supervisor's listeners: `supervising` (it has its lease), `child` (text: the pid of one that is ready), `lost` (it
+  has its lease no more), `completed` and `fenced` (a task's end was written, or refused);
 - a client: `asked` (before it enqueues; step: its key), `enqueued` (after it returned) or `unknown` (it raised);
-- whoever plays fate: `spawn`, and before it does so `kill`, `term`, `pause`, `resume`.
+- whoever plays fate: `spawn`, and before it does so `kill`, `term`, `pause`, `resume`, and `fall` for each child of a
+  supervisor that is killed (text: its pid).
 """
 
 from __future__ import annotations
