@@ -102,7 +102,7 @@ async def harness(runner: TaskRunner, /, *, now: datetime | None = None) -> Asyn
     clock = StillClock(START if now is None else aware(now, "now"))
     with (
         TemporaryDirectory(prefix="taskrunner-") as folder,
-        runner.override(db=Path(folder) / "test.db"),
+        runner.override(db=Path(folder) / "test.db", processes=0),  # a child has the machine's clock
         runner.clocked(clock),
     ):
         async with runner:

@@ -110,7 +110,7 @@ class Pool:
         Raises:
             NoRoom: there is none, and there will be none soon.
         """
-        child = await (self._one_for_it_alone() if task.losses >= SUSPECT else self._least_loaded())
+        child = await (self._one_for_it_alone(task) if task.losses >= SUSPECT else self._least_loaded())
         running = ChildTask(task, definition, self._store.tasks, child)
         child.tasks[task.id] = running
         child.taken += 1
@@ -131,7 +131,9 @@ class Pool:
         there = (child for child in self._children if child.takes_tasks)
         return min(there, key=lambda child: (child.is_blocked, len(child.tasks)))
 
-    async def _one_for_it_alone(self) -> ChildProcess:
+    async def _one_for_it_alone(self, task: Task) -> ChildProcess:
+        with anyio.move_on_after(FIRST_PAUSE * 2 ** min(task.losses - 1, 8)):
+            await self._until(lambda: self._over)
         born: list[ChildProcess | None] = []
         self._starting += 1
         self._group.start_soon(partial(self._child, born=born))
@@ -313,7 +315,10 @@ class Pool:
     async def _close(self) -> None:
         self.let_go()
         for child in self._children:
-            child.leave()
+            if child.is_ready:
+                child.leave()
+            else:
+                child.kill()
         with anyio.move_on_after(LEAVE):
             await self._until(lambda: not self._children and not self._starting)
         for child in self._children:

@@ -51,8 +51,9 @@ async def who() -> int:
 
 @runner.task
 def plain_who(ctx: TaskContext, number: int) -> list[int]:
-    """The same from a thread, with a step."""
-    return [os.getpid(), ctx.sync(ctx.step("double", lambda: number * 2))]
+    """The same from a thread, with a step and a task of its own."""
+    other = runner.sync(twice.enqueue(1))
+    return [os.getpid(), ctx.sync(ctx.step("double", lambda: number * 2)) + ctx.sync(other.result(timeout=10))]
 
 
 @runner.task

@@ -28,7 +28,7 @@ async def test_all_that_a_body_may_ask_goes_through_the_supervisor(db: Path, tmp
             names = [str(link.readlink()) for link in Path(f"/proc/{each}/fd").iterdir()]
             assert not [name for name in names if db.name in name]
     assert os.getpid() not in {*pids, pid, found["here"], found["first"]}
-    assert number == 8
+    assert number == 10
     assert (found["answer"], found["cancel"]) == (42, ["cancelled", "cancelled"])
     assert (found["said"], found["sessions"], found["tasks"]) == (["hello"], 1, 1)
     assert [attempt.outcome for attempt in info.attempts] == ["retried", "completed"]

@@ -71,6 +71,8 @@ async def test_a_pill_is_quarantined_and_its_neighbours_complete(db: Path, tmp_p
     assert "quarantined: its worker was lost 3 times in a row" in (task.error_message or "")
     assert HOW[how] in (task.error_message or "")
     assert [line.split()[:2] for line in log.lines()] == [["pill", "1"], ["pill", "2"], ["pill", "3"]]
+    first, second, third = (float(line.split()[2]) for line in log.lines())
+    assert third - second > max(0.2, second - first if how != "hog" else 0.0)
     assert sql(db, "SELECT count(*), max(losses) <= 2 FROM tasks WHERE status = 'completed'") == [[20, 1]]
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from taskrunner import TaskHandle, TaskRunner
+from taskrunner import BoundTask, TaskHandle, TaskRunner
+from taskrunner.authoring.enqueueing import bound_by_name
 from tests.integration.machine import ROOT, EffectLog, alive, quick, sql, until
 
 APP = """
@@ -348,3 +351,86 @@ async def test_a_deploy_loses_and_burns_nothing(db: Path, tmp_path: Path, number
         ["brief begins", "brief ends", "part 0", "part 1", "part 2", "last part", "first of plain", "queued"]
     )
     assert len(log.lines()) == 7 + 20
+
+
+STORM = """
+@runner.task(max_retries=0)
+async def job(number: int) -> int:
+    effect("begin", number)
+    await anyio.sleep(0.02 + number % 7 * 0.01)
+    effect("end", number)
+    return number
+
+@runner.task(max_retries=0)
+def plain(number: int) -> int:
+    effect("begin", number)
+    time.sleep(0.02 + number % 7 * 0.01)
+    effect("end", number)
+    return number
+"""
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_at_any_moment(db: Path, tmp_path: Path) -> None:
+    """B21: a stop at a random moment, every other time twice: no row stays claimed, none fails, none is charged.
+
+    A body that returned is done; at most one of each slot is run once more in a round.
+    """
+    write(tmp_path, STORM)
+    log, chance = EffectLog(tmp_path / "effects"), random.Random(1)
+    client = TaskRunner(db)
+    with client.sync as wait:
+        for number in range(120):
+            wait(client.enqueue("plain" if number % 5 == 0 else "job", {"number": number}))
+    for round_ in range(4):
+        supervisor = supervise(tmp_path, "--processes", "2", "--concurrency", "4")
+        before = len(log.lines())
+        while len(log.lines()) == before and supervisor.poll() is None:
+            time.sleep(0.01)
+        time.sleep(chance.uniform(0.0, 0.3))
+        supervisor.send_signal(signal.SIGTERM)
+        if round_ % 2:
+            time.sleep(chance.uniform(0.0, 0.1))
+            supervisor.send_signal(signal.SIGTERM)
+        _out, error = supervisor.communicate(timeout=15)
+        assert supervisor.returncode == 0, error
+        states = sql(db, "SELECT status, count(*), sum(retry_count), sum(losses) FROM tasks GROUP BY status")
+        assert {state[0] for state in states} <= {"pending", "completed"}, states
+        assert sum(state[2] + state[3] for state in states) == 0, states
+    last = supervise(tmp_path, "--processes", "2", "--until-idle")
+    last.communicate(timeout=20)
+    assert last.returncode == 0
+    assert sql(db, "SELECT status, count(*) FROM tasks GROUP BY status") == [["completed", 120]]
+    counts = Counter(log.lines())
+    assert {line for line in counts if line.startswith("end")} == {f"end {number}" for number in range(120)}
+    assert sum(count for line, count in counts.items() if line.startswith("begin")) - 120 <= 4 * 4
+    assert max(counts.values()) <= 2
+
+
+TASKS = int(os.environ.get("TASKRUNNER_TEST_TASKS", "1000"))
+
+
+@pytest.mark.timeout(300)
+def test_two_supervisors_with_children_share_one_file(db: Path, tmp_path: Path) -> None:
+    """A2: two supervisors, each with two children, drain 1,000 tasks (TASKRUNNER_TEST_TASKS): each runs once."""
+    write(tmp_path, STORM.replace("0.02 + number % 7 * 0.01", "0"))
+    log = EffectLog(tmp_path / "effects")
+    client = TaskRunner(db)
+    with client.sync as wait:
+        for _ in range(0, TASKS, 500):
+            wait(client.enqueue_many([client_task(number) for number in range(500)]))
+    processes = os.environ.get("TASKRUNNER_TEST_PROCESSES", "2")
+    both = [supervise(tmp_path, "--processes", processes, "--until-idle", "--concurrency", "64") for _ in range(2)]
+    errors = [process.communicate(timeout=240)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0]
+    assert {event["event"] for error in errors for event in events(error)}.isdisjoint({"child.lost", "task.recovered"})
+    assert sql(db, "SELECT status, count(*), max(attempt) FROM tasks GROUP BY status") == [["completed", TASKS, 1]]
+    assert Counter(log.lines()).total() == 2 * TASKS
+    started = [{e["task_id"] for e in events(error) if e["event"] == "task.started"} for error in errors]
+    assert min(map(len, started)) > TASKS / 10
+    assert not started[0] & started[1]
+
+
+def client_task(number: int) -> BoundTask[Any]:
+    """A task by its name."""
+    return bound_by_name("job", {"number": number}, {})
