@@ -178,17 +178,19 @@ async def _do(
     door: Door, verb: Verb, chosen: Sequence[Filter], ids: Sequence[str], tally: Tally, *, reason: str
 ) -> None:
     require_store(settings_of(door))
-    async with TaskRunner(door.db) as runner:
-        bulk = runner.store.bulk
+    with terminal.progress() as show:
+        async with TaskRunner(door.db) as runner:
+            bulk = runner.store.bulk
 
-        async def work(batch: Sequence[str]) -> None:
-            tally.done += await (bulk.cancel(batch, reason) if verb == "cancel" else bulk.retry(batch))
+            async def work(batch: Sequence[str]) -> None:
+                tally.done += await (bulk.cancel(batch, reason) if verb == "cancel" else bulk.retry(batch))
+                show(tally.sentence())
 
-        for start in range(0, len(ids), BATCH):
-            await work(ids[start : start + BATCH])
-        for each in chosen:
-            async for batch in bulk.choose(each):
-                await work(batch)
+            for start in range(0, len(ids), BATCH):
+                await work(ids[start : start + BATCH])
+            for each in chosen:
+                async for batch in bulk.choose(each):
+                    await work(batch)
 
 
 async def _look(door: Door, chosen: Sequence[Filter], ids: Sequence[str]) -> list[Listed]:

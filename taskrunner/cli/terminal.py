@@ -13,7 +13,8 @@ import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
@@ -113,6 +114,22 @@ def print_section(title: str, lines: Iterable[str]) -> None:
         if number == 0:
             say(f"\n{title}")
         say(f"  {harmless(line)}")
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A line on standard error that says how far long work has come, each time anew; on a terminal only."""
+    shown = is_terminal(sys.stderr)
+
+    def show(text: str) -> None:
+        if shown:
+            sys.stderr.write(f"\r\x1b[K{harmless(text)}")
+            sys.stderr.flush()
+
+    try:
+        yield show
+    finally:
+        show("")
 
 
 def is_terminal(stream: IO[str]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import anyio
 import pytest
 
 from taskrunner.core.errors import InvalidInput, TaskNotFound
@@ -91,6 +92,25 @@ async def test_its_unique_key_may_be_taken_meanwhile(store: Store) -> None:
     await store.tasks.retry(old.id)
     with pytest.raises(KeyTaken):
         await store.tasks.retry(new)
+
+
+async def test_of_many_retries_at_once_one_counts(store: Store) -> None:
+    """Whoever comes first retries the task, and whoever comes later hears that it is pending."""
+    task = await task_in(store, "failed")
+    answers: list[str] = []
+
+    async def retry() -> None:
+        try:
+            await store.tasks.retry(task.id)
+            answers.append("retried")
+        except InvalidInput as late:
+            answers.append(str(late).partition(":")[0])
+
+    async with anyio.create_task_group() as group:
+        for _ in range(10):
+            group.start_soon(retry)
+    assert sorted(answers) == ["retried", *[f"task {task.id} is pending"] * 9]
+    assert (await store.tasks.get(task.id)).series == 1
 
 
 async def chosen(store: Store, filtered: Filter) -> list[str]:

@@ -45,6 +45,7 @@ OPTIONS = {
     "config": ["--lease", "--heartbeat", "--concurrency", "--queues", "--grace", "--durability", "--max-payload",
                "--json"],
     "doctor": ["--json"],
+    "health": ["--max-wait", "--json"],
     "completion": [],
 }  # fmt: skip
 """What each command takes. (`run` and `demo` go on for long; `--wait` waits: they have tests of their own.)"""
