@@ -2,8 +2,9 @@
 
     uvicorn webapp:app
 
-With WORK=elsewhere it only enqueues, and `taskrunner run webapp:runner` works on the same file in another process. Run
-as a program it asks itself a few things. It wants the packages starlette, uvicorn and httpx.
+With WORK=elsewhere it only enqueues, and `taskrunner run webapp:runner` works on the same file in another process; with
+PROCESSES=2 the jobs run in two child processes of this one. Run as a program it asks itself a few things. It wants the
+packages starlette, uvicorn and httpx.
 
 It prints:
 
@@ -28,6 +29,7 @@ from taskrunner import TaskContext, TaskNotFound, TaskRunner
 
 runner = TaskRunner(os.environ.get("TASKRUNNER_DB", "webapp.db"))
 PAGE = float(os.environ.get("PAGE", "0.02"))  # seconds
+PROCESSES = int(os.environ.get("PROCESSES", "0"))
 
 
 @dataclass
@@ -66,7 +68,7 @@ async def show(request: Request) -> JSONResponse:
 @asynccontextmanager
 async def lifespan(_app: Starlette) -> AsyncIterator[None]:
     works = os.environ.get("WORK") != "elsewhere"
-    async with runner.working(concurrency=8) if works else runner:
+    async with runner.working(concurrency=8, processes=PROCESSES) if works else runner:
         yield  # at the end the running jobs have the grace to end, and the rest is handed back unharmed
 
 

@@ -91,9 +91,10 @@ async def post_all(client: httpx.AsyncClient) -> list[str]:
 
 
 @pytest.mark.timeout(60)
-async def test_it_works_on_what_it_accepts(tmp_path: Path) -> None:
-    """200 requests at once are all accepted and all worked on by the same process; a stop leaves one sound file."""
-    site = Site(tmp_path, PAGE="0")
+@pytest.mark.parametrize("processes", [0, 2])
+async def test_it_works_on_what_it_accepts(tmp_path: Path, processes: int) -> None:
+    """200 requests at once are all accepted and all worked on, by it or its children; a stop leaves one sound file."""
+    site = Site(tmp_path, PAGE="0", PROCESSES=str(processes))
     async with site.open() as (server, client):
         ids = await post_all(client)
         assert len(set(ids)) == REQUESTS

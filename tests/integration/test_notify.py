@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -77,14 +78,17 @@ def ear(tmp_path: Path) -> Iterator[Ear]:
         yield listening
 
 
-@pytest.mark.parametrize("abstract", [False, True])
-def test_a_service_from_its_start_to_its_stop(tmp_path: Path, abstract: bool) -> None:
-    """`taskrunner run` says READY with its process, keeps the watchdog fed, and says STOPPING at SIGTERM."""
+@pytest.mark.parametrize(("abstract", "processes"), [(False, 0), (True, 1)])
+def test_a_service_from_its_start_to_its_stop(tmp_path: Path, abstract: bool, processes: int) -> None:
+    """`taskrunner run` says READY with its process, keeps the watchdog fed, and says STOPPING at SIGTERM.
+
+    Where there are child processes, one is up before it is ready.
+    """
     address = f"@taskrunner-{os.getpid()}" if abstract else str(tmp_path / "notify")
     folder = Folder.make(tmp_path)
     task_id = folder.ok("enqueue", "greet", "name=x").strip()
     folder = replace(folder, env={**folder.env, "NOTIFY_SOCKET": address, "WATCHDOG_USEC": "400000"})
-    with manager(address) as ear, folder.started("run", "app:runner") as service:
+    with manager(address) as ear, folder.started("run", "app:runner", "--processes", str(processes)) as service:
         wait_until(lambda: len(ear.pings()) >= 2)
         ready = next(said for _at, said in ear.heard if said.get("READY") == "1")
         assert ready["MAINPID"] == str(service.pid)
@@ -94,6 +98,10 @@ def test_a_service_from_its_start_to_its_stop(tmp_path: Path, abstract: bool) ->
         service.send_signal(signal.SIGTERM)
         assert service.wait(10) == 0
         assert ear.of("STOPPING") == ["1"]
+        assert service.stdout is not None
+        told = [json.loads(line)["event"] for line in service.stdout if line.startswith("{")]
+    assert [name for name in told if name in {"child.started", "supervisor.ready"}][-1] == "supervisor.ready"
+    assert told.count("child.started") == processes
     assert folder.json("show", task_id)["task"]["status"] == "completed"
 
 
