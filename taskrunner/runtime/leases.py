@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from taskrunner.storage.engine import Outcome
     from taskrunner.storage.store import Store
 
+JUDGE_ALL = 5.0
+"""Seconds between two looks at supervisors whose process is watched: one that is stopped may leave its row in a process
+that goes on, and then its lock tells."""
+
 
 class Lease:
     """The incarnation of one supervisor: registered, beating, watching the others. `lost` is called on the loop."""
@@ -56,6 +60,7 @@ class Lease:
         self._watched: dict[str, anyio.CancelScope] = {}
         self._beat_at = clock.monotonic()
         self._patient_until = 0.0
+        self._judge_all_at = 0.0
         self._over = False
 
     async def take(self, types: Iterable[TaskType]) -> None:
@@ -138,7 +143,10 @@ class Lease:
         """Look at the other supervisors once; bury the dead, watch the living. True when somebody was buried."""
         now = self._clock.monotonic()
         rows = [row for row in await self._store.owners.living() if row.id != self.id]
-        dead = [(row.id, why) for row in rows if (why := judge(row, self._here, self._folder)) is not None]
+        unsure = [row for row in rows if now >= self._judge_all_at or row.id not in self._watched]
+        if now >= self._judge_all_at:
+            self._judge_all_at = now + JUDGE_ALL
+        dead = [(row.id, why) for row in unsure if (why := judge(row, self._here, self._folder)) is not None]
         late = now - self._beat_at > 1.5 * self._settings.heartbeat or now < self._patient_until
         expired = [row for row in rows if row.boot_id == self._here.boot_id and row.expires_at <= now * NANOSECONDS]
         for row in rows:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import anyio
+import pytest
 
 from taskrunner import TaskContext
-from tests.integration.machine import Heard, quick, sql
+from taskrunner.runtime import leases
+from tests.integration.machine import Heard, quick, sql, until
+from tests.unit.processes import owner
 
 
 async def test_a_drain_beside_a_pool_takes_nothing_from_it(db: Path) -> None:
@@ -53,3 +56,19 @@ async def test_two_pools_of_one_runner(db: Path) -> None:
     assert owners["a"] != owners["b"]
     assert heard.of("lease.lost") == []
     assert sql(db, "SELECT max(attempt), sum(losses) FROM tasks") == [[1, 0]]
+
+
+async def test_one_that_left_its_row_in_a_process_that_goes_on(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It could not end its row, for the store was locked; its process lives, its lock is free: it is buried for that."""
+    monkeypatch.setattr(leases, "JUDGE_ALL", 0.2)
+    runner = quick(db)
+    heard = Heard(runner, "supervisor.buried")
+    with owner(db, "release") as other:
+        async with runner.working():
+            await runner.store.owners.register(other.row, "0", 600, ())
+            await anyio.sleep(0.5)
+            assert heard.events == []
+            other.say()
+            assert other.hear() == "released"
+            await until(lambda: heard.events, within=1)
+    assert [event["how"] for event in heard.events] == ["its lock was released"]

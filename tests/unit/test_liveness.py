@@ -123,18 +123,23 @@ for _ in range(300):
 
 
 def test_what_the_dead_left_is_removed_once_their_rows_have_ended(db: Path, folder: Path) -> None:
-    """A killed supervisor's file stays while its row is alive: it proves the death. A living one's always stays."""
+    """A killed one's lock and bell stay while its row is alive: they prove the death. A living one's always stay."""
     mine = OwnLock.take(db, CLOCK.new_id())
     with owner(db) as dead:
         dead.kill()
-    (folder / "notes.txt").touch()
+    bells = [Path(lock).with_suffix(".bell").name for lock in (mine.name, dead.row.lock_name)]
+    for bell in (*bells, "one that has no lock.bell", "notes.txt"):
+        (folder / bell).touch()
     remove_locks(folder, [mine.name, dead.row.lock_name])
-    assert len(list(folder.iterdir())) == 3
+    there = {mine.name, dead.row.lock_name, *bells, "notes.txt"}
+    assert {path.name for path in folder.iterdir()} == there
+    there -= {dead.row.lock_name, bells[1]}
     remove_locks(folder, [mine.name])
-    assert {path.name for path in folder.iterdir()} == {mine.name, "notes.txt"}
+    assert {path.name for path in folder.iterdir()} == there
     remove_locks(folder, [])
-    assert {path.name for path in folder.iterdir()} == {mine.name, "notes.txt"}
-    (folder / "notes.txt").unlink()
+    assert {path.name for path in folder.iterdir()} == there
+    for each in ("notes.txt", bells[0]):
+        (folder / each).unlink()
     mine.release()
     remove_locks(folder, [])
     assert not folder.exists()
