@@ -59,7 +59,7 @@ async def test_two_pools_of_one_runner(db: Path) -> None:
 
 
 async def test_one_that_left_its_row_in_a_process_that_goes_on(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It could not end its row, for the store was locked; its process lives, its lock is free: it is buried for that."""
+    """It could not end its row, for the store was locked; its process lives, its lock is free: so it is buried."""
     monkeypatch.setattr(leases, "JUDGE_ALL", 0.2)
     runner = quick(db)
     heard = Heard(runner, "supervisor.buried")
