@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, get_args
 import msgspec
 
 from taskrunner.core import payload
+from taskrunner.core import pydantic_models as models
 from taskrunner.core.errors import InvalidInput
 from taskrunner.core.hints import UNTYPED, hints_of, is_async, is_generator, unresolved
 
@@ -55,7 +56,7 @@ class Signature:
             if payload.leaves_open(hint := annotations[one.name])
         ]
         self._form = _form(self._parameters, annotations)
-        self._decode_form = msgspec.json.Decoder(self._form).decode
+        self._decode_form = msgspec.json.Decoder(self._form, dec_hook=models.load).decode
         self._scalars = {name: hint for name, hint in annotations.items() if any(hint is one for one in _SCALARS)}
         self._needed = {one.name for one in self._parameters if one.default is Parameter.empty}
         self._slots = [(slot, one.name) for slot, one in _slots(self._parameters)]
@@ -78,7 +79,7 @@ class Signature:
                 payload.require_plain_where_open(given[name], whole, name=name, error=InvalidInput)
         text = payload.encode(given, name="", error=InvalidInput)
         try:
-            msgspec.convert(payload.to_tree(given), self._form)
+            msgspec.convert(payload.to_tree(given), self._form, dec_hook=models.load)
             self._decode_form(text)
         except Exception:  # noqa: BLE001 - what is wrong, and where, is found out the slow way
             self._bound(args, kwargs)

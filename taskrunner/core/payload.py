@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, Never, TypeAlias, TypeVar
 import msgspec
 
 from taskrunner.core import places, shapes
+from taskrunner.core import pydantic_models as models
 from taskrunner.core.errors import InvalidInput, InvalidResult, PayloadTooLarge, error_text
 from taskrunner.core.hints import UNTYPED, Untyped, returns_of
 from taskrunner.core.places import MAX_DEPTH
@@ -64,9 +65,26 @@ class _Reader(NamedTuple):
 
 
 _NOTHING: Final = hashlib.blake2b(digest_size=8).hexdigest()  # the digest of no arguments
-_hook = places.as_scalar
-_encode = msgspec.json.Encoder(enc_hook=_hook).encode
-_encode_sorted = msgspec.json.Encoder(enc_hook=_hook, order="sorted").encode
+
+
+def _hook(value: object) -> Any:  # noqa: ANN401 - plain JSON
+    """What msgspec writes for a value whose type it does not know."""
+    return models.dump(value) if models.is_model(type(value)) else places.as_scalar(value)
+
+
+def _careful_hook(value: object) -> Any:  # noqa: ANN401 - as above
+    """As `_hook`, and refuses a model that would come back as another value."""
+    if models.is_model(type(value)) and (found := models.fault(value)):
+        raise models.Misfit(*found)
+    return _hook(value)
+
+
+def _sorting_hook(value: object) -> Any:  # noqa: ANN401 - as above
+    return models.dump_in_order(value) if models.is_model(type(value)) else places.as_scalar(value)
+
+
+_encode = msgspec.json.Encoder(enc_hook=_careful_hook).encode
+_encode_sorted = msgspec.json.Encoder(enc_hook=_sorting_hook, order="sorted").encode
 _decode_plain = msgspec.json.Decoder().decode
 
 
@@ -171,12 +189,12 @@ def convert(tree: object, annotation: Any, *, name: str, error: Refusal, text_ke
     """
 
     def attempt(again: object) -> Any:  # noqa: ANN401 - as annotated
-        return msgspec.convert(again, annotation, str_keys=text_keys)
+        return msgspec.convert(again, annotation, str_keys=text_keys, dec_hook=models.load)
 
     try:
         return attempt(tree)
     except msgspec.ValidationError as unfit:
-        raise _unfit(name, str(unfit), tree, attempt, annotation, error) from None
+        raise _unfit(name, unfit, tree, attempt, annotation, error) from None
     except Exception as broken:  # noqa: BLE001 - a user's __post_init__ may raise anything
         raise _refused(name, [], f"cannot be made into its type: {error_text(broken)}", error) from None
 
@@ -192,7 +210,7 @@ def decode(text: str, annotation: Any, *, name: str, error: Refusal) -> Any:  # 
         return read(text)
     except msgspec.ValidationError as unfit:
         tree = _decode_plain(text)
-        raise _unfit(name, str(unfit), tree, lambda again: read(_encode(again)), annotation, error) from None
+        raise _unfit(name, unfit, tree, lambda again: read(_encode(again)), annotation, error) from None
     except msgspec.DecodeError as broken:
         raise _refused(name, [], f"not JSON: {broken}", error) from None
     except Exception as broken:  # noqa: BLE001 - a user's __post_init__ may raise anything
@@ -247,7 +265,7 @@ def why_unsupported(annotation: Any) -> str | None:  # noqa: ANN401 - any annota
     if unknown is None:
         return None
     inside = "it" if unknown is annotation else unknown.__qualname__
-    return f"{inside} has no JSON form (use JSON, a dataclass, a TypedDict or a msgspec.Struct)"
+    return f"{inside} has no JSON form (use JSON, a dataclass, a TypedDict, a msgspec.Struct or a pydantic model)"
 
 
 def digest(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
@@ -271,7 +289,7 @@ def _fingerprint(value: object) -> bytes:
 
 def _fingerprint_with_any_keys(value: object) -> bytes:
     try:  # the sorting encoder refuses keys that are no texts
-        return _encode_sorted(msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=_hook))
+        return _encode_sorted(msgspec.to_builtins(value, str_keys=True, order="deterministic", enc_hook=_sorting_hook))
     except Exception:  # noqa: BLE001 - as above
         kind = type(value)
         return f"<{kind.__module__}.{kind.__qualname__}>".encode()
@@ -311,19 +329,22 @@ def _no_json(value: object, name: str, error: Refusal, broken: str) -> InvalidIn
 
 def _unfit(  # noqa: PLR0917 - what both ways of reading know of the value
     name: str,
-    message: str,
+    unfit: msgspec.ValidationError,
     tree: object,
     attempt: Callable[[object], object],
     annotation: Any,  # noqa: ANN401 - any annotation
     error: Refusal,
 ) -> InvalidInput | InvalidResult:
-    """What msgspec says of a value that does not fit, with the path, the value itself and the choices there are."""
-    parts, rule = places.located(message, tree, attempt)
+    """What is said of a value that does not fit, with the path, the value itself and the choices there are."""
+    parts, rule = places.located(str(unfit), tree, attempt)
+    misfit = unfit.__cause__ if isinstance(unfit.__cause__, models.Misfit) else None
+    if misfit is not None:
+        parts, rule = [*parts, *places.parts_of(misfit.way)], misfit.rule
     choices = shapes.choices(annotation, parts) if rule.startswith(_NO_CHOICE) else None
     if choices is not None:
         rule = f"must be one of {choices}"
     value = places.found_at(tree, parts)
-    named = type(value) in _NAMED and (choices is not None or rule.startswith("expected"))
+    named = type(value) in _NAMED and (choices is not None or misfit is not None or rule.startswith("expected"))
     path = places.render(name, parts)
     return error(f"{path or 'the arguments'}{f'={places.shown(value)}' if named else ''}: {rule}", path=path)
 
@@ -345,7 +366,7 @@ def _new_reader(annotation: Any) -> _Reader:  # noqa: ANN401 - any annotation
     if isinstance(annotation, Untyped | TypeVar) or annotation is Any or annotation is object:
         return _Reader(_decode_plain, None)
     try:
-        read = msgspec.json.Decoder(annotation).decode
+        read = msgspec.json.Decoder(annotation, dec_hook=models.load).decode
     except NameError:  # an annotation inside the type cannot be resolved at run time
         return _Reader(_decode_plain, None)
     except TypeError as unsupported:  # no type that msgspec knows: a type all the same

@@ -17,6 +17,7 @@ from uuid import UUID
 
 import msgspec
 
+from taskrunner.core import pydantic_models as models
 from taskrunner.core.errors import safe_text
 
 Part: TypeAlias = tuple[str, object]
@@ -50,6 +51,11 @@ def render(name: str, parts: Sequence[Part]) -> str:
         else:
             text = f"{text}.{_label(key)}" if kind == FIELD else f'{text}["{_label(key)}"]'
     return text
+
+
+def parts_of(way: Sequence[object]) -> list[Part]:
+    """A way into a model as turns of a path."""
+    return [(INDEX if isinstance(place, int) else FIELD, place) for place in way]
 
 
 def type_name(value: object) -> str:
@@ -129,15 +135,14 @@ def children(value: object) -> Iterator[tuple[Part, object]] | None:
     for base in (list, tuple, set, frozenset):
         if issubclass(kind, base):
             return (((INDEX, index), item) for index, item in enumerate(base.__iter__(container)))
+    if models.is_model(kind):
+        tree = models.dump(value)  # of a root model it may be anything
+        return (((FIELD, key), item) for key, item in tree.items()) if isinstance(tree, dict) else children(tree)
     if issubclass(kind, msgspec.Struct):
         return _attributes(value, kind.__struct_fields__, kind.__struct_encode_fields__)
-    if dataclasses.is_dataclass(kind):
-        names = [field.name for field in dataclasses.fields(kind)]
-        return _attributes(value, names, names)
-    if hasattr(kind, "__attrs_attrs__"):
-        names = [attribute.name for attribute in kind.__attrs_attrs__]
-        return _attributes(value, names, names)
-    return None
+    fields = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else getattr(kind, "__attrs_attrs__", None)
+    names = None if fields is None else [field.name for field in fields]
+    return None if names is None else _attributes(value, names, names)
 
 
 class _Walk:
@@ -164,7 +169,15 @@ class _Walk:
             return None
         if issubclass(kind, str | int | float):
             return self.rule_broken_by(as_scalar(value))
-        return self._rule_broken_inside(value)
+        return self._rule_broken_in_model(value) if models.is_model(kind) else self._rule_broken_inside(value)
+
+    def _rule_broken_in_model(self, model: object) -> str | None:
+        rule = None if children(model) is None else self._rule_broken_inside(model)
+        found = None if rule else models.fault(model)
+        if found is None:
+            return rule
+        self.trail += parts_of(found[0])
+        return found[1]
 
     def _rule_broken_inside(self, value: object) -> str | None:
         inside = children(value)

@@ -8,6 +8,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import inspect as described
 
 from taskrunner.core import places
+from taskrunner.core import pydantic_models as models
 from taskrunner.core.places import KEY, Part
 
 Found: TypeAlias = tuple[list[Part], str]
@@ -102,9 +103,9 @@ def choices(annotation: Any, parts: Sequence[Part]) -> str | None:  # noqa: ANN4
 
 
 def unknown_class(annotation: Any) -> type | None:  # noqa: ANN401 - any annotation
-    """The first class in a type that msgspec would hand to a hook."""
+    """The first class in a type that nobody here can write: neither msgspec nor, of its own models, pydantic."""
     for info in _all_inside(described.type_info(annotation)):
-        if isinstance(info, described.CustomType) and info.cls is not object:
+        if isinstance(info, described.CustomType) and info.cls is not object and not models.is_model(info.cls):
             return info.cls
     return None
 

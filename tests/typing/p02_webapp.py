@@ -4,19 +4,19 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-import msgspec
+from pydantic import BaseModel
 
 from taskrunner import Status, TaskContext, TaskNotFound, TaskRunner
 
 runner = TaskRunner()  # TASKRUNNER_DB names the store
 
 
-class Report(msgspec.Struct):
+class Report(BaseModel):
     title: str
     pages: int
 
 
-class JobView(msgspec.Struct):
+class JobView(BaseModel):
     status: Status
     progress: float
     report: Report | None = None
@@ -57,7 +57,7 @@ async def main() -> None:
     async with lifespan():
         reply = await create("tea")
         await write_report.handle(reply["id"]).result(timeout="1m")
-        print(await show(reply["id"]))
+        print(repr(await show(reply["id"])))
         try:
             await show("0")
         except NotFound:

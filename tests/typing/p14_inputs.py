@@ -6,6 +6,7 @@ from datetime import date
 from typing import NotRequired, TypedDict
 
 import msgspec
+from pydantic import BaseModel
 
 from taskrunner import InvalidInput, TaskContext, TaskRunner
 
@@ -19,8 +20,7 @@ class Query:
     tags: list[str] = field(default_factory=list[str])
 
 
-@dataclass(frozen=True)
-class Hit:
+class Hit(BaseModel):
     url: str
     score: float
     seen: date | None = None
