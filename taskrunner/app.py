@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, Self
 
 import anyio
@@ -14,22 +13,25 @@ import anyio
 from taskrunner.authoring.definition import TaskDefinition, Tasks
 from taskrunner.authoring.enqueueing import Enqueueing
 from taskrunner.authoring.listing import TaskList
-from taskrunner.core.bridge import Bridge
-from taskrunner.core.clock import Clock
+from taskrunner.authoring.options import integer, text
 from taskrunner.core.durations import Duration
 from taskrunner.core.errors import InvalidInput, NotOpen
 from taskrunner.core.events import Events, Listener
-from taskrunner.core.loop import LoopRef
 from taskrunner.core.settings import Settings, read_pyproject, resolve
 from taskrunner.resources.sessions import Sessions
 from taskrunner.runtime import origin
+from taskrunner.runtime.lifespan import checked_lifespan, entered
+from taskrunner.runtime.opening import Opening
 from taskrunner.runtime.stop_signals import obey_signals
 from taskrunner.runtime.supervisor import Supervisor
 from taskrunner.runtime.workshop import Workshop
 from taskrunner.storage.store import Store
 
+MOST_CONCURRENT = 1_000_000
+"""Tasks of one queue that a limit may allow at the same time."""
 
-class TaskRunner(Tasks, Enqueueing):
+
+class TaskRunner(Opening, Tasks, Enqueueing):
     """Tasks with a database: `.tasks` looks at those in it, `.sessions` holds its conversations, once it is open.
 
     `async with`, `working`, `run`, `drain` and `sync` open it. `db` is a path (default: what TASKRUNNER_DB or
@@ -37,6 +39,10 @@ class TaskRunner(Tasks, Enqueueing):
     death of processes), `lease` 30 s, `heartbeat` a third of it, `sweep` 1 s, `grace` 30 s, `busy_timeout` at most 5 s,
     `max_losses` 5, `max_retries` 3, `max_payload` 1 MiB (bytes, or "2MiB"), `keep_finished` for ever; of each child
     (`processes=` of `run`) `max_memory` and `max_tasks_per_child`, without a limit. Durations: 90 or "90s".
+
+    `lifespan` gets the runner and gives an async context manager, whose value is `ctx.resources`: each process that
+    runs bodies (a supervisor, or each of its children) enters it before its first claim, and leaves it after its last
+    attempt has ended; clients do not.
     """
 
     def __init__(
@@ -57,35 +63,30 @@ class TaskRunner(Tasks, Enqueueing):
         max_tasks_per_child: int | None = None,
         keep_finished: Duration | None = None,
         allow_unsafe_mount: bool = False,
+        lifespan: Callable[[TaskRunner], AbstractAsyncContextManager[Any]] | None = None,
     ) -> None:
-        super().__init__()
-        self._code: dict[str, object] = {
-            "db": db,
-            "durability": durability,
-            "lease": lease,
-            "heartbeat": heartbeat,
-            "sweep": sweep,
-            "grace": grace,
-            "max_losses": max_losses,
-            "max_retries": max_retries,
-            "max_payload": max_payload,
-            "busy_timeout": busy_timeout,
-            "max_memory": max_memory,
-            "max_tasks_per_child": max_tasks_per_child,
-            "keep_finished": keep_finished,
-            "allow_unsafe_mount": allow_unsafe_mount or None,
-        }
-        self._override: dict[str, object] = {}
-        self._clock = Clock()
+        Tasks.__init__(self)
+        Opening.__init__(
+            self,
+            db=db,
+            durability=durability,
+            lease=lease,
+            heartbeat=heartbeat,
+            sweep=sweep,
+            grace=grace,
+            max_losses=max_losses,
+            max_retries=max_retries,
+            max_payload=max_payload,
+            busy_timeout=busy_timeout,
+            max_memory=max_memory,
+            max_tasks_per_child=max_tasks_per_child,
+            keep_finished=keep_finished,
+            allow_unsafe_mount=allow_unsafe_mount or None,
+        )
         self._events = Events()
-        self._store: Store | None = None
-        self._settings: Settings | None = None
-        self._closing: AsyncExitStack | None = None
-        self._opened = 0
-        self._loop: LoopRef | None = None
-        self._is_child = False
+        self._limits: dict[str, int | None] = {}
+        self._lifespan = checked_lifespan(lifespan)
         self._address = self._setup = ""
-        self._door = anyio.Lock()
         self.sessions = Sessions(lambda: self.store)
         self.tasks = TaskList(self)
 
@@ -122,101 +123,43 @@ class TaskRunner(Tasks, Enqueueing):
         """
         self._events.on(event, listener)
 
-    @contextmanager
-    def override(self, *, db: str | Path | None = None, **settings: object) -> Iterator[Self]:
-        """Other settings than the code's own, for tests and for programs that start this one; for the next opening."""
-        before = self._override
-        given = {key: value for key, value in {"db": db, **settings}.items() if value is not None}
-        self._override = {**before, **given}
-        try:
-            yield self
-        finally:
-            self._override = before
+    # ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────
+    def limit(self, *, queue: str, concurrency: int | None) -> None:
+        """Let at most `concurrency` tasks of a queue run at the same time, over all supervisors of the store.
 
-    @contextmanager
-    def clocked(self, clock: Clock) -> Iterator[Self]:
-        """Another clock for time and chance, for tests and simulations; for the next opening."""
-        before, self._clock = self._clock, clock
-        try:
-            yield self
-        finally:
-            self._clock = before
-
-    # ── open ─────────────────────────────────────────────────────────────────────────────────────────────────────────
-    @property
-    def is_open(self) -> bool:
-        """Whether the store is open."""
-        return self._store is not None
-
-    @property
-    def store(self) -> Store:
-        """The open store, for handles and doors.
+        Every supervisor of this runner writes it into the store when it starts, where it stays: the last one counts.
+        None lifts a limit that an earlier version of the program has set.
 
         Raises:
+            InvalidInput: not the name of a queue, or not a whole number from 1 on.
+        """
+        most = None if concurrency is None else integer(concurrency, "concurrency", 1, MOST_CONCURRENT)
+        self._limits[text(queue, "queue")] = most
+
+    async def pause(self, queue: str, /) -> None:
+        """Have all supervisors of the store claim nothing more from a queue; what runs goes on. Durable.
+
+        Raises:
+            InvalidInput: not the name of a queue.
+            StoreBusy: the store was locked for too long, or its disk is full; nothing was written.
             NotOpen: the runner is not open.
         """
-        if self._store is None:
-            raise NotOpen
-        return self._store
+        await self.store.queues.pause(text(queue, "queue"))
 
-    @property
-    def settings(self) -> Settings:
-        """The settings as they are in force now, or would be at the next opening.
+    async def resume(self, queue: str, /) -> None:
+        """Have supervisors claim from a queue again; harmless when it was not paused. Raises as `pause` does."""
+        await self.store.queues.resume(text(queue, "queue"))
 
-        Raises:
-            InvalidInput: a setting is wrong, or two contradict each other.
-        """
-        return self._settings or resolve(None, self._override, self._code, os.environ, read_pyproject())
-
-    async def __aenter__(self) -> Self:
-        """Open the store as a client: enqueue, look, wait for results. Every opening has its closing.
-
-        Raises:
-            StoreError: it cannot be opened; the sentence says why.
-            InvalidInput: a setting is wrong, or two contradict each other.
-        """
-        here = LoopRef()
-        if self._loop is not None and self._loop.token != here.token:
-            message = "this runner is open in another event loop: use it there, or open another TaskRunner here"
-            raise NotOpen(message)
-        self._loop = here
-        async with self._door:
-            if self._opened == 0:
-                await self._open(here)
-            self._opened += 1
-        return self
-
-    async def _open(self, here: LoopRef) -> None:
-        origin.refuse_while_importing()
-        self._loop = here
-        try:
-            settings = self.settings
-            async with AsyncExitStack() as stack:
-                self._store = await stack.enter_async_context(Store.open(settings, self._clock))
-                self._closing = stack.pop_all()
-            self._settings = settings
-        except BaseException:
-            self._loop = None
-            raise
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None, /
-    ) -> None:
-        """Close the store with the last closing."""
-        with anyio.CancelScope(shield=True):
-            async with self._door:
-                self._opened -= 1
-                if self._opened == 0 and self._closing is not None:
-                    closing, self._closing = self._closing, None
-                    self._store = self._settings = self._loop = None
-                    await closing.aclose()
-
+    # ── children ─────────────────────────────────────────────────────────────────────────────────────────────────────
     @asynccontextmanager
-    async def in_child(self, store: Store, settings: Settings) -> AsyncIterator[None]:
-        """Be open in a child process of a supervisor, on the store that asks it; for the runtime."""
-        self._store, self._settings, self._loop = store, settings, LoopRef()
-        self._is_child, self._opened = True, 1
-        yield
+    async def in_child(self, store: Store, settings: Settings) -> AsyncIterator[Any]:
+        """Be open in a child process of a supervisor, on the store that asks it; for the runtime.
+
+        It gives what the lifespan gives.
+        """
+        self._be_open(store, settings)
+        async with entered(self._lifespan, self) as resources:
+            yield resources
 
     def found_at(self, address: str, *, setup: str = "") -> None:
         """Say where child processes find this runner: `module:runner`, or `module:factory`; for the command line.
@@ -224,15 +167,6 @@ class TaskRunner(Tasks, Enqueueing):
         `setup` is a function that each of them calls first, written the same way.
         """
         self._address, self._setup = address, setup
-
-    @property
-    def sync(self) -> Bridge:
-        """Awaits from plain code: `runner.sync(research.enqueue("x"))`, or `with runner.sync as wait:` for several.
-
-        In a thread of a program whose event loop has this runner open, it awaits there; else in a loop of its own.
-        """
-        loop = self._loop if self.is_open else None
-        return Bridge(opening=lambda: self) if loop is None else Bridge(loop)
 
     # ── work ─────────────────────────────────────────────────────────────────────────────────────────────────────────
     @asynccontextmanager
@@ -300,7 +234,7 @@ class TaskRunner(Tasks, Enqueueing):
         with self.override(concurrency=concurrency, processes=processes, queues=chosen):
             given = resolve(None, self._override, self._code, os.environ, read_pyproject())
         home = origin.find(self, self.definitions, self._address, self._setup) if given.processes else None
-        async with self:
+        async with self, entered(None if home else self._lifespan, self) as resources:
             workshop = Workshop(
                 store=self.store,
                 definitions=self.definitions,
@@ -308,6 +242,8 @@ class TaskRunner(Tasks, Enqueueing):
                 clock=self._clock,
                 events=self._events,
                 host=self,
+                limits=self._limits,
+                resources=resources,
                 origin=home,
             )
             yield Supervisor(workshop)

@@ -3,6 +3,7 @@
 ```python
 async def test_reminder() -> None:
     async with harness(runner) as lab:
+        assert await lab.call(greet.bind("ada")) == "hello, ada"
         handle = await remind.options(delay="3d").enqueue("ada")
         await lab.advance("3d")
         assert await handle.result() == "reminded ada"
@@ -15,17 +16,24 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from taskrunner.app import TaskRunner
+from taskrunner.authoring.handle import TaskHandle
+from taskrunner.authoring.listing import MAX_LIST
 from taskrunner.core.clock import Clock
 from taskrunner.core.durations import Duration, after, aware, seconds
 from taskrunner.core.errors import NotOpen
+from taskrunner.core.states import TERMINAL
+from taskrunner.core.waiting import waits_for
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
-    from taskrunner.authoring.definition import Tasks
+    from taskrunner.authoring.definition import BoundTask, TaskDefinition, Tasks
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 """Where a harness's clock stands unless it is told."""
@@ -70,6 +78,32 @@ class Harness:
     async def drain(self) -> int:
         """Work until nothing is running and nothing is due; the number of tasks that ended."""
         return await self.runner.drain()
+
+    async def call(self, bound: BoundTask[R], /) -> R:
+        """Enqueue a task, work until nothing is due, and return its result.
+
+        Raises:
+            TaskFailed: it failed.
+            TaskCancelled: it was cancelled.
+            TimeoutError: it has not ended: it waits for a time that `advance` has to move the clock to, or for more.
+        """
+        handle = await self.runner.enqueue(bound)
+        await self.drain()
+        task = await handle.task()
+        if task.status not in TERMINAL:
+            waits = ", ".join(waits_for(task, await self.runner.store.queues.all(), self.now))
+            message = f"task {task.type} has not ended, though all that is due has run: it waits for {waits}"
+            raise TimeoutError(message)
+        return await handle.result()
+
+    async def enqueued(self, task: TaskDefinition[P, R, Any], /) -> list[TaskHandle[R]]:
+        """The handles of all tasks of this type, ended or not, in the order in which they were enqueued."""
+        handles: list[TaskHandle[R]] = []
+        last: str | None = None
+        while page := await self.runner.tasks.list(type=task.name, limit=MAX_LIST, after=last):
+            handles += [TaskHandle(self.runner, each.id, task.signature.returns) for each in page]
+            last = page[-1].id
+        return handles[::-1]
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ import json
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -88,7 +88,13 @@ def new_task(type: str = "job", **options: Any) -> NewTask:  # noqa: A002, ANN40
 
 
 async def register(
-    store: Store, owner: str, *, lease: float = 60.0, types: Sequence[TaskType] = (), now: datetime | None = None
+    store: Store,
+    owner: str,
+    *,
+    lease: float = 60.0,
+    types: Sequence[TaskType] = (),
+    now: datetime | None = None,
+    limits: Mapping[str, int | None] | None = None,
 ) -> None:
     """Store a living supervisor."""
     clock = Clock()
@@ -107,12 +113,14 @@ async def register(
         ended_at=None,
         ended_how=None,
     )
-    await store.owners.register(row, "0", lease, types)
+    await store.owners.register(row, "0", lease, types, limits)
 
 
-async def claim(store: Store, owner: str = "me", slots: int = 64, queues: Sequence[str] = ("default",)) -> list[Task]:
-    """Claim what is due."""
-    return (await store.tasks.claim(owner, queues, slots)).tasks
+async def claim(
+    store: Store, owner: str = "me", slots: int = 64, queues: Sequence[str] = ("default",), *, suspect: bool = False
+) -> list[Task]:
+    """Claim what is due, or one suspect."""
+    return (await store.tasks.claim(owner, queues, slots, suspect=suspect)).tasks
 
 
 def bare(db: Path) -> apsw.Connection:

@@ -43,9 +43,10 @@ CALLS: dict[str, str | list[str]] = {
     "Bridge.iterate": "self, items, /",
     "TaskRunner": """db=None, /, *, durability=None, lease=None, heartbeat=None, sweep=None, grace=None,
         max_losses=None, max_retries=None, max_payload=None, busy_timeout=None, keep_finished=None,
-        allow_unsafe_mount=False""",
+        allow_unsafe_mount=False, lifespan=None""",
     "TaskRunner.handle": "self, task_id, /",
     "TaskRunner.include": "self, tasks, /, *more",
+    "TaskRunner.limit": "self, *, queue, concurrency",
     "TaskRunner.on": "self, event, listener, /",
     "TaskRunner.override": "self, *, db=None, **settings",
     "TaskRunner.working": "self, *, concurrency=None, processes=None, queues=None",
@@ -65,6 +66,8 @@ COROUTINES: dict[str, str | list[str]] = {
     "TaskRunner.drain": "self, *, queues=None",
     "TaskRunner.enqueue": ["self, bound, /", f"self, name, input=..., /, *, {OPTIONS}"],
     "TaskRunner.enqueue_many": "self, bound, /",
+    "TaskRunner.pause": "self, queue, /",
+    "TaskRunner.resume": "self, queue, /",
     "TaskRunner.run": "self, *, concurrency=None, processes=None, queues=None",
     "TaskHandle.task": "self",
     "TaskHandle.info": "self",
@@ -88,7 +91,7 @@ COROUTINES: dict[str, str | list[str]] = {
 PROPERTIES = {
     "TaskRunner": "sync",
     "TaskHandle": "id",
-    "TaskContext": "attempt idempotency_key log session sync task",
+    "TaskContext": "attempt idempotency_key log resources session sync task",
 }
 
 ROWS = {
@@ -127,9 +130,9 @@ ERRORS: dict[str, tuple[str | type, ...]] = {
 
 LATER = {
     "TaskDefinition": "schedule",
-    "TaskRunner": "schedule limit pause resume signal read",
+    "TaskRunner": "schedule signal read",
     "TaskHandle": "signal stream fork",
-    "TaskContext": """transaction artifacts resources continue_as sleep wait_for approve spawn gather emit throttle
+    "TaskContext": """transaction artifacts continue_as sleep wait_for approve spawn gather emit throttle
         spend""",
     "Sessions": "search archive delete erase export",
     "Session": "append flush context branch state",

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from dataclasses import replace
 from datetime import datetime
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import anyio
 import anyio.lowlevel
@@ -17,7 +17,16 @@ from taskrunner.authoring.retry import RetryOn, RetryPolicy, Wait
 from taskrunner.authoring.steps import DEFAULTS, StepRunner, current_step, step_options
 from taskrunner.core.bridge import Bridge, require_no_loop
 from taskrunner.core.durations import Duration, moment, seconds, stamp
-from taskrunner.core.errors import AttemptOver, InvalidInput, LeaseLost, NoSession, NotInStep, NotInTask, safe_text
+from taskrunner.core.errors import (
+    AttemptOver,
+    InvalidInput,
+    LeaseLost,
+    NoSession,
+    NotInStep,
+    NotInTask,
+    TaskRunnerError,
+    safe_text,
+)
 from taskrunner.core.loop import LoopEnded, LoopRef, acting_for
 from taskrunner.core.model import Message
 from taskrunner.core.payload import decode, encode, why_unsupported
@@ -38,17 +47,28 @@ _current: ContextVar[TaskContext | None] = ContextVar("current_task", default=No
 
 _NO_ARGUMENTS = ""  # the digest of a value that takes none
 
+NO_RESOURCES: Final = object()
+"""Stands for what the lifespan gives where there is none."""
+
 
 class TaskContext(StepRunner):
     """The running attempt, as its body sees it. It holds capabilities, never the runner."""
 
     def __init__(
-        self, task: Task, recorder: Recorder, session: Session | None, *, max_payload: int, loop: LoopRef
+        self,
+        task: Task,
+        recorder: Recorder,
+        session: Session | None,
+        *,
+        max_payload: int,
+        loop: LoopRef,
+        resources: Any = NO_RESOURCES,  # noqa: ANN401 - whatever the lifespan gives
     ) -> None:
         super().__init__(recorder, DEFAULTS, max_payload)
         self._task = task
         self._session = session
         self._loop = loop
+        self._resources = resources
         self._scopes: set[anyio.CancelScope] = set()
         self._log: FilteringBoundLogger | None = None
 
@@ -95,6 +115,18 @@ class TaskContext(StepRunner):
             known = {"task_id": self._task.id, "task_type": self._task.type, "attempt": self._task.attempt}
             self._log = structlog.get_logger("taskrunner.task").bind(**known)
         return self._log
+
+    @property
+    def resources(self) -> Any:  # noqa: ANN401 - whatever the lifespan gives
+        """What the runner's `lifespan` gave in this process, such as a pool of connections.
+
+        Raises:
+            TaskRunnerError: the runner has no lifespan.
+        """
+        if self._resources is NO_RESOURCES:
+            message = "ctx.resources: this runner has no lifespan, which would give it: TaskRunner(…, lifespan=…)"
+            raise TaskRunnerError(message)
+        return self._resources
 
     @property
     def sync(self) -> Bridge:

@@ -13,7 +13,7 @@ from taskrunner.core.errors import AttemptOver, LeaseLost, NonDeterministicStep,
 from taskrunner.core.loop import Reply, detach, has_ended, has_returned
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from taskrunner.core.clock import Clock
     from taskrunner.core.model import Fence, Step
@@ -63,7 +63,8 @@ class Recorder:
         """Why this attempt may do nothing more: its task is gone, or its code is another."""
         self.ending: AttemptOver | None = None
         """Why it takes no new steps: it is asked to end, and may clean up."""
-        self.recorded_steps = 0
+        self.on_first_step: Callable[[], None] | None = None
+        """Who wants to hear that this attempt has recorded a step."""
         self._pending: list[_Pending] = []
         self._carrying: anyio.Event | None = None
         """Set when the write has ended that carries some of them; None: there is none under way."""
@@ -184,6 +185,12 @@ class Recorder:
             written = set(riders)
             self._pending = [pending for pending in self._pending if pending not in written]
         return results[len(ride) :]
+
+    def step_recorded(self) -> None:
+        """Hear that a step of this attempt is in the store."""
+        if self.on_first_step is not None:
+            tell, self.on_first_step = self.on_first_step, None
+            tell()
 
     def show(self, fraction: float, message: str) -> None:
         """Keep the latest progress; it is written with the next step, or by `take_progress`."""

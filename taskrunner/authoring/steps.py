@@ -160,7 +160,7 @@ class StepRunner:
         what = f"the result of step {number.label!r}"
         text, value = payload.record(result, returns, name=what, error=InvalidResult, limit=self.max_payload)
         await recorder.write([recorder.step(number, digest, value=text), *writes], number)
-        recorder.recorded_steps += 1
+        recorder.step_recorded()
         return value
 
     def _replay(self, number: Number, recorded: Step, returns: Any) -> Any:  # noqa: ANN401 - as fn returns

@@ -17,10 +17,10 @@ from taskrunner.cli import terminal
 from taskrunner.cli.common import Door, door_options, json_option
 from taskrunner.cli.config import knob_lines, knobs_document
 from taskrunner.cli.endings import DONE, FAILED, NO_STORE
-from taskrunner.cli.reading import open_to_read, settings_of
+from taskrunner.cli.reading import as_json, open_to_read, settings_of, time_of
 from taskrunner.cli.supervisors import Supervisor, find_supervisors
 from taskrunner.core.errors import StoreError
-from taskrunner.core.model import JSON
+from taskrunner.core.model import JSON, Queue
 from taskrunner.core.settings import Settings
 from taskrunner.storage import guard, surroundings
 from taskrunner.storage.health import Breach, Health, invariants, sqlite_version
@@ -52,6 +52,9 @@ class Findings:
     tasks: dict[str, int] = field(default_factory=dict)
     due: dict[str, int] = field(default_factory=dict)
     waiting: dict[str, int] = field(default_factory=dict)
+    queues: dict[str, Queue] = field(default_factory=dict)
+    """Of which something was said."""
+    suspects: int = 0
     breaches: list[Breach] | None = None
     """None: nobody has looked for them."""
     troubles: list[str] = field(default_factory=list)
@@ -125,6 +128,8 @@ async def _findings(store: Store, *, deeply: bool) -> Findings:
     found.tasks = await ask(store.tasks.counts(), {})
     found.due = await ask(health.due(), {})
     found.waiting = await ask(health.waiting(), {})
+    found.queues = await ask(store.queues.all(), {})
+    found.suspects = await ask(health.suspects(), 0)
     wrong += await ask(health.statistics(store.path), [])
     page = await ask(store.listing.page(Filter(), limit=ROWS_READ), [])
     wrong += [each.trouble for each in page if each.task is None]
@@ -145,8 +150,9 @@ def _troubles(found: Findings) -> Iterator[str]:
         if each.dead is not None and (left := found.running.get(each.row.id)):
             process = f"supervisor {each.row.id} ({each.place})"
             yield f"{process} is dead, for {each.dead}, and has left {_many(left, 'running task')} to the next one"
-    if found.due and not any(each.dead is None for each in found.supervisors):
-        due = sum(found.due.values())
+    paused = {name for name, queue in found.queues.items() if queue.paused_at is not None}
+    due = sum(count for queue, count in found.due.items() if queue not in paused)
+    if due and not any(each.dead is None for each in found.supervisors):
         due_are = f"{_many(due, 'task')} {'is' if due == 1 else 'are'} due"
         yield f"{due_are} and no supervisor works: start one with `taskrunner run APP`"
     for what, count in found.waiting.items():
@@ -175,12 +181,20 @@ def _print(settings: Settings, found: Findings | None) -> None:
         fields += [(f"tasks {status}", f"{count:,}") for status, count in found.tasks.items()]
         fields += [(f"due in {queue}", f"{count:,}") for queue, count in found.due.items()]
         fields += [(f"waiting for {what}", f"{count:,}") for what, count in found.waiting.items()]
+        fields += [("suspects", f"{found.suspects:,}, tried one at a time")] if found.suspects else []
+        fields += [(f"queue {queue.name}", _queue_line(queue)) for queue in found.queues.values()]
         fields += [("supervisor", each.line(found.running.get(each.row.id, 0))) for each in found.supervisors]
         if found.breaches is not None:
             broken = len({each.invariant for each in found.breaches})
             fields += [("invariants", f"{len(invariants()) - broken} of {len(invariants())} hold")]
     terminal.print_fields(fields)
     terminal.print_section("settings", knob_lines(settings))
+
+
+def _queue_line(queue: Queue) -> str:
+    paused = "" if queue.paused_at is None else f"paused since {time_of(queue.paused_at)}, "
+    limit = "" if queue.concurrency is None else f" of {queue.concurrency:,}"
+    return f"{paused}{queue.running:,}{limit} running"
 
 
 def _document(settings: Settings, found: Findings | None, troubles: list[str]) -> JSON:
@@ -192,7 +206,8 @@ def _document(settings: Settings, found: Findings | None, troubles: list[str]) -
     }
     if found is not None:
         document["store"] = {"path": str(found.path), "bytes": found.size, "schema": found.schema}
-        document |= {"tasks": found.tasks, "due": found.due, "waiting": found.waiting}
+        document |= {"tasks": found.tasks, "due": found.due, "waiting": found.waiting, "suspects": found.suspects}
+        document["queues"] = [as_json(queue) for queue in found.queues.values()]
         document["supervisors"] = [each.document(found.running.get(each.row.id, 0)) for each in found.supervisors]
         if found.breaches is not None:
             document["invariants"] = {title: [] for title in invariants().values()}

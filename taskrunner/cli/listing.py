@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import anyio
@@ -12,6 +13,7 @@ from taskrunner.cli import terminal
 from taskrunner.cli.choosing import filter_of, filter_options
 from taskrunner.cli.common import Door, door_options, json_option
 from taskrunner.cli.reading import document_of, open_to_read, percent, readable, settings_of, status_of, time_of
+from taskrunner.core.model import Queue
 from taskrunner.core.states import STATUSES
 from taskrunner.storage.listing import Filter, Listed, Place
 from taskrunner.storage.store import Store
@@ -47,22 +49,23 @@ def list_command(
     """
     chosen = filter_of(filters)
 
-    async def fetch() -> list[Listed]:
+    async def fetch() -> tuple[list[Listed], Mapping[str, Queue]]:
         async with open_to_read(settings_of(door)) as store:
             place = None if after is None else await store.listing.place_of(after)
-            return [each async for each in pages(store, chosen, limit=limit, after=place)]
+            found = [each async for each in pages(store, chosen, limit=limit, after=place)]
+            return found, await store.queues.all()
 
-    found = anyio.run(fetch)
+    found, queues = anyio.run(fetch)
     if in_json:
         terminal.print_json([document_of(each) for each in found])
     else:
-        print_tasks(found)
+        print_tasks(found, queues)
 
 
-def print_tasks(found: Iterable[Listed]) -> None:
-    """Write a table of tasks."""
+def print_tasks(found: Iterable[Listed], queues: Mapping[str, Queue] = MappingProxyType({})) -> None:
+    """Write a table of tasks; `queues` are those of which something was said."""
     header = ("ID", "STATUS", "TYPE", "QUEUE", "DONE", "CREATED", "SAYS")
-    terminal.print_table(header, [_cells(each) for each in found], spare=("QUEUE", "CREATED"))
+    terminal.print_table(header, [_cells(each, queues) for each in found], spare=("QUEUE", "CREATED"))
 
 
 async def pages(
@@ -79,14 +82,14 @@ async def pages(
         limit, after = None if limit is None else limit - size, page[-1].place
 
 
-def _cells(listed: Listed) -> Sequence[object]:
+def _cells(listed: Listed, queues: Mapping[str, Queue]) -> Sequence[object]:
     task = listed.task
     if task is None:
         return (listed.id[:_SHOWN], "unreadable", "", "", "", "", listed.trouble[:_SHOWN])
     says = task.error_message if task.status in {"failed", "cancelled"} else task.progress_message
     return (
         task.id,
-        status_of(task),
+        status_of(task, queues),
         task.type[:_SHOWN],
         task.queue[:_SHOWN],
         percent(task.progress),

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Final
 
 from taskrunner.cli.common import Door
 from taskrunner.core.clock import Clock
 from taskrunner.core.durations import stamp
 from taskrunner.core.errors import StoreError
-from taskrunner.core.model import JSON, Task
+from taskrunner.core.model import JSON, Queue, Task
 from taskrunner.core.places import MAX_DEPTH
 from taskrunner.core.settings import Settings, read_pyproject, resolve
+from taskrunner.core.waiting import IN_LINE, waits_for
 from taskrunner.storage import guard
 from taskrunner.storage.listing import Listed, unreadable
 from taskrunner.storage.store import Store
@@ -100,10 +102,11 @@ def decoded(text: str | None) -> JSON:
     return text if is_deep(value) else value
 
 
-def status_of(task: Task) -> str:
-    """A task's status with what it waits for, as people want to see it."""
-    if task.status == "pending" and task.waiting_for is not None:
-        return f"pending (waiting: {task.waiting_for})"
+def status_of(task: Task, queues: Mapping[str, Queue] = MappingProxyType({})) -> str:
+    """A task's status with what it waits for beside its turn, as people want to see it."""
+    waits = [reason for reason in waits_for(task, queues, Clock().now()) if reason != IN_LINE]
+    if waits:
+        return f"pending (waiting: {', '.join(waits)})"
     if task.status == "running" and task.cancel_requested_at is not None:
         return "running (cancelling)"
     return str(task.status)

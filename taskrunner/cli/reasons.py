@@ -9,7 +9,7 @@ from typing import Final
 
 from taskrunner.cli.reading import time_of
 from taskrunner.cli.supervisors import Supervisor
-from taskrunner.core.model import Task
+from taskrunner.core.model import Queue, Task
 
 _WORKER: Final = "worker:"
 _SUSPECT: Final = 4
@@ -26,6 +26,8 @@ class Scene:
     """Those whose rows have not ended, by id."""
     standing: tuple[int, int] | None
     """Of a pending task: its `hold`, and how many of its queue come before it."""
+    queues: Mapping[str, Queue]
+    """Those of which something was said, by name."""
     now: datetime
 
 
@@ -51,9 +53,20 @@ def _why_pending(task: Task, scene: Scene) -> str:
     if task.run_at > scene.now:
         again = f", to be run again after {task.error_message}" if task.error_message else ""
         return f"it is not due before {time_of(task.run_at)}{again}"
+    if held := _why_held(scene.queues.get(task.queue)):
+        return held
     if not any(each.dead is None for each in scene.supervisors.values()):
         return "no supervisor works: start one with `taskrunner run APP`"
     return _why_in_line(task, *(scene.standing or (0, 0)))
+
+
+def _why_held(queue: Queue | None) -> str:
+    """Why nothing is claimed from a queue now; empty when something may be."""
+    if queue is not None and queue.paused_at is not None:
+        return f"the queue {queue.name!r} is paused since {time_of(queue.paused_at)}"
+    if queue is not None and queue.concurrency is not None and queue.running >= queue.concurrency:
+        return f"the queue {queue.name!r} runs {queue.running:,} of at most {queue.concurrency:,}"
+    return ""
 
 
 def _why_in_line(task: Task, hold: int, before: int) -> str:

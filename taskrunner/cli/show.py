@@ -96,7 +96,9 @@ async def _find(store: Store, task_id: str) -> Found:
         found.troubles.append(listed.trouble)
     else:
         standing = await store.listing.standing(task_id, most=MOST_BEFORE)
-        found.why = why(task, Scene(supervisors=supervisors, standing=standing, now=Clock().now()))
+        queues = await store.queues.all()
+        scene = Scene(supervisors=supervisors, standing=standing, queues=queues, now=Clock().now())
+        found.why = why(task, scene)
     history = task_id if task is None else task.history_id
     found.attempts = await _read(store.journal.attempts(task_id), "attempts", found.troubles)
     found.steps = await _read(store.journal.steps(history), "steps", found.troubles)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, ExitStack
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
-import anyio.from_thread
+import anyio
 
 from taskrunner.core.errors import NotOpen
-from taskrunner.core.loop import LoopRef
+from taskrunner.core.loop import LoopRef, spawn_thread
+
+Opening: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 
 T = TypeVar("T")
 
@@ -28,11 +31,11 @@ class Bridge:
     def __init__(
         self,
         loop: LoopRef | None = None,
-        opening: Callable[[], AbstractAsyncContextManager[object]] | None = None,
+        opening: Opening | None = None,
     ) -> None:
         self._loop = loop
         self._opening = opening
-        self._stack: ExitStack | None = None
+        self._thread: _LoopThread | None = None
 
     def __call__(self, coroutine: Coroutine[Any, Any, T], /) -> T:
         """Run a coroutine on the event loop and return its result, or raise its error.
@@ -64,21 +67,62 @@ class Bridge:
         """Start an event loop in a thread and open the store there."""
         if self._opening is None or self._loop is not None:
             return self
-        with ExitStack() as stack:
-            portal = stack.enter_context(anyio.from_thread.start_blocking_portal(name="taskrunner loop"))
-            stack.enter_context(portal.wrap_async_context_manager(self._opening()))
-            self._loop = portal.call(LoopRef)
-            self._stack = stack.pop_all()
+        self._thread = _LoopThread(self._opening)
+        self._loop = self._thread.loop
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None, /
     ) -> None:
         """Close the store and end the event loop."""
-        stack, self._stack = self._stack, None
-        if stack is not None:
+        thread, self._thread = self._thread, None
+        if thread is not None:
             self._loop = None
-            stack.__exit__(kind, error, tb)
+            thread.end()
+
+
+class _LoopThread:
+    """An event loop in a thread of its own, with something open in it."""
+
+    def __init__(self, opening: Opening) -> None:
+        self._opening = opening
+        self._started: Future[tuple[LoopRef, anyio.Event]] = Future()
+        self._ended: Future[None] = Future()
+        spawn_thread("loop", self._run)
+        try:
+            self.loop, self._stop = self._started.result()
+        except BaseException:  # it could not be opened; or Ctrl-C: then what is being opened is closed again
+            self._started.add_done_callback(_stop_again)
+            self._ended.exception()
+            raise
+
+    def end(self) -> None:
+        """Close what is open, and end the loop. In a forked child there is neither of them."""
+        if not self.loop.forked:
+            self.loop.post(self._stop.set)
+            self._ended.result()
+
+    def _run(self) -> None:
+        try:
+            anyio.run(self._serve)
+        except BaseException as error:  # noqa: BLE001 - it is raised again where the loop was started, or is ended
+            if not self._started.done():
+                self._started.set_exception(error)
+            self._ended.set_exception(error)
+        else:
+            self._ended.set_result(None)
+
+    async def _serve(self) -> None:
+        async with self._opening():
+            stop = anyio.Event()
+            self._started.set_result((LoopRef(), stop))
+            await stop.wait()
+
+
+def _stop_again(started: Future[tuple[LoopRef, anyio.Event]]) -> None:
+    if started.exception() is None:
+        loop, stop = started.result()
+        loop.post(stop.set)
 
 
 def require_no_loop(coroutine: Coroutine[Any, Any, Any]) -> None:

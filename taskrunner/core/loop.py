@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import inspect
+import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import anyio
 import anyio.from_thread
@@ -22,6 +24,23 @@ acting_for: contextvars.ContextVar[object] = contextvars.ContextVar("acting_for"
 """The thread on whose behalf a coroutine runs: its calls count as that thread's own."""
 
 
+FORKED: Final = (
+    "this was opened before a fork, by the parent process, and none of it works here: start the process by spawn "
+    "(multiprocessing.get_context('spawn'), subprocess), or fork first and open the store then"
+)
+"""What a forked child is told: it has neither the threads nor the locks of what it has inherited."""
+
+_forks = 0
+
+
+def _count_fork() -> None:
+    global _forks  # noqa: PLW0603 - it tells this process from those that it was forked from
+    _forks += 1
+
+
+os.register_at_fork(after_in_child=_count_fork)
+
+
 class LoopEnded(NotOpen):
     """The event loop that had this open has ended."""
 
@@ -33,8 +52,14 @@ class LoopRef:
         self.token = anyio.lowlevel.current_token()
         native: Any = self.token.native_token
         self._native = native
+        self._forks = _forks
         self._thread = threading.get_ident()
         self._post: Callable[..., object] = getattr(native, "call_soon_threadsafe", None) or native.run_sync_soon
+
+    @property
+    def forked(self) -> bool:
+        """Whether it is the loop of a process that this one was forked from: it does not run here."""
+        return self._forks != _forks
 
     def post(self, call: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> bool:
         """Have the loop call `call` soon; False when the loop has ended and nobody will."""
@@ -64,7 +89,11 @@ class LoopRef:
 
         Raises:
             LoopEnded: the loop has ended; the coroutine is closed.
+            NotOpen: it runs in the process that this one was forked from; the coroutine is closed.
         """
+        if self.forked:
+            coroutine.close()
+            raise NotOpen(FORKED)
         running: list[tuple[anyio.CancelScope, anyio.Event]] = []
 
         async def awaited() -> T:
@@ -167,6 +196,9 @@ _detached: set[object] = set()
 
 def detach(call: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run a coroutine that nobody has to wait for: code that ignores its cancellation must not hold up the rest."""
+    if (trio := _running_trio()) is not None:
+        trio.lowlevel.spawn_system_task(call, context=contextvars.copy_context())
+        return
     task = asyncio.get_running_loop().create_task(call())
     _detached.add(task)
     task.add_done_callback(_detached.discard)
@@ -175,8 +207,14 @@ def detach(call: Callable[[], Coroutine[Any, Any, None]]) -> None:
 async def see_through(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Await a coroutine to its end, however often the wait for it is cancelled; a cancellation counts after it.
 
-    A shielded scope keeps anyio's cancellations out, but not the event loop's own, such as `task.cancel()`.
+    A shielded scope keeps anyio's cancellations out, but not the event loop's own, such as `task.cancel()`; under
+    trio there are no others.
     """
+    if _running_trio() is not None:
+        with anyio.CancelScope(shield=True):
+            result = await call()
+        await anyio.lowlevel.checkpoint_if_cancelled()
+        return result
     task = asyncio.get_running_loop().create_task(call())
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
@@ -190,6 +228,18 @@ async def see_through(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
     return task.result()
 
 
+def _running_trio() -> Any:  # noqa: ANN401 - a module that is imported by nobody but the user
+    """trio, when its event loop is the one that runs here."""
+    trio = sys.modules.get("trio")
+    if trio is None:
+        return None
+    try:
+        trio.lowlevel.current_task()
+    except RuntimeError:
+        return None
+    return trio
+
+
 def current_caller() -> object:
     """The async task that is running, or the thread where there is none: who makes a call, told apart by identity."""
     if (thread := acting_for.get()) is not None:
@@ -198,11 +248,8 @@ def current_caller() -> object:
         task: object = asyncio.current_task()
     except RuntimeError:
         task = None
-    if task is None and (trio := sys.modules.get("trio")) is not None:
-        try:
-            task = trio.lowlevel.current_task()
-        except RuntimeError:
-            task = None
+    if task is None and (trio := _running_trio()) is not None:
+        task = trio.lowlevel.current_task()
     return task or threading.current_thread()
 
 
@@ -210,11 +257,13 @@ def has_ended(caller: object) -> bool:
     """Whether an async task (or thread), as `current_caller` told of it, has come to its end."""
     if isinstance(caller, asyncio.Task):
         return caller.done()
-    return isinstance(caller, threading.Thread) and not caller.is_alive()
+    if isinstance(caller, threading.Thread):
+        return not caller.is_alive()
+    return inspect.getcoroutinestate(caller.coro) == inspect.CORO_CLOSED  # type: ignore[attr-defined]  # trio's
 
 
 def has_returned(caller: object) -> bool:
-    """Whether it has ended, and not by an error or a cancellation; of a thread nobody can tell."""
+    """Whether it has ended, and not by an error or a cancellation; of a thread or a task of trio's nobody can tell."""
     if isinstance(caller, asyncio.Task):
         return caller.done() and not caller.cancelled() and caller.exception() is None
     return has_ended(caller)

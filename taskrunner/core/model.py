@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -15,6 +15,10 @@ from taskrunner.core.states import Role, SessionStatus, Status
 
 JSON: TypeAlias = Any
 """Any JSON value. (A recursive alias reads worse in every error message.)"""
+
+
+SUSPECT_FROM: Final = 2
+"""From so many losses in a row a task is a suspect: it may be what kills its process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +68,11 @@ class Task:
     completed_at: datetime | None
     created_at: datetime
     updated_at: datetime
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether it has lost its process so often that it runs one at a time, and apart from others if possible."""
+        return self.losses >= SUSPECT_FROM
 
     @property
     def fence(self) -> Fence:
@@ -200,6 +209,18 @@ class SupervisorRow:
     beat_at: datetime
     ended_at: datetime | None
     ended_how: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Queue:
+    """What was said of a queue."""
+
+    name: str
+    paused_at: datetime | None
+    """Since when nothing is claimed from it; None: it is not paused."""
+    concurrency: int | None
+    """How many of its tasks may run at the same time, over all supervisors; None: as many as they have slots."""
+    running: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ no say.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
@@ -86,6 +86,10 @@ class RunningTask(Watched):
         self.recorder.end(LeaseLost())
         if not self.body_ended:
             self._inner.shield = True
+
+    def when_it_records(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called once when a step of this attempt is in the store."""
+        self.recorder.on_first_step = tell
 
     async def run(self) -> None:
         """Run the body to its end, whatever that is; in an async task of its own, which is the body's from now on."""
@@ -204,12 +208,14 @@ class Here:
     """This process, as the place where bodies run."""
 
     is_ready = True
+    shields = False
 
-    def __init__(self, store: Store, clock: Clock, host: Host, max_payload: int) -> None:
+    def __init__(self, store: Store, clock: Clock, host: Host, max_payload: int, resources: object) -> None:
         self._store = store
         self._clock = clock
         self._host = host
         self._max_payload = max_payload
+        self._resources = resources
         self._loop = LoopRef()
 
     async def prepare(self, task: Task, definition: TaskDefinition[Any, Any]) -> RunningTask:
@@ -224,7 +230,8 @@ class Here:
         if task.session_id is not None:
             row = await self._store.messages.session(task.session_id)
             session = Session(row, lambda: self._store)
-        context = TaskContext(task, recorder, session, max_payload=self._max_payload, loop=self._loop)
+        limit, resources = self._max_payload, self._resources
+        context = TaskContext(task, recorder, session, max_payload=limit, loop=self._loop, resources=resources)
         return RunningTask(task, definition, recorder, context, self._host)
 
     def let_go(self) -> None:

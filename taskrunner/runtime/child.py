@@ -67,7 +67,7 @@ class Runner(Host, Protocol):
         ...
 
     def in_child(self, store: Store, settings: Settings) -> AbstractAsyncContextManager[object]:
-        """Be open on this store, for as long as the block runs."""
+        """Be open on this store, for as long as the block runs; it gives what the lifespan gives."""
         ...
 
 
@@ -101,9 +101,13 @@ async def _live(end: socket.socket, runner: Runner, settings: Settings, db: Path
     async with anyio.create_task_group() as group:
         group.start_soon(channel.pump)
         group.start_soon(child.hear)
-        async with runner.in_child(child.store, settings):
-            await child.work()
+        try:
+            async with runner.in_child(child.store, settings) as resources:
+                await child.work(resources)
+        except TaskRunnerError as error:  # the lifespan's
+            channel.put(Broken(str(error)))
         await engine.close()
+        await channel.drained()
         group.cancel_scope.cancel()
 
 
@@ -118,7 +122,10 @@ class Child:
         self._engine = engine
         self._channel = channel
         self._clock = Clock()
-        self._here = Here(store, self._clock, runner, settings.max_payload)
+        self._host = runner
+        self._max_payload = settings.max_payload
+        self._here: Here | None = None
+        """Where the bodies run, once they may."""
         self._events = Events()
         self._events.on(EVERY, self._tell)
         self._watchdog = Watchdog(self._clock, self._events, settings.grace, lambda _running: None)
@@ -141,8 +148,9 @@ class Child:
                     case _:
                         self._engine.hear(message)  # type: ignore[arg-type]  # a Hello comes but once, and first
 
-    async def work(self) -> None:
+    async def work(self, resources: object) -> None:
         """Say that this child is there, and run what it is given until it is told to end."""
+        self._here = Here(self.store, self._clock, self._host, self._max_payload, resources)
         self._watchdog.start()
         try:
             async with anyio.create_task_group() as group:
@@ -157,7 +165,8 @@ class Child:
         """Run one attempt, and hand its end over."""
         self._coming[task.id] = None
         try:
-            running = await self._here.prepare(task, self._definitions[task.type])
+            here = cast("Here", self._here)  # nothing is given to a child before it says that it is there
+            running = await here.prepare(task, self._definitions[task.type])
         except (TaskRunnerError, ValueError, TypeError) as error:  # its rows are odd, or its session is gone
             self._end(task, self._unbegun(task, error), [])
             return

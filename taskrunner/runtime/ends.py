@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from taskrunner.core.model import Task
     from taskrunner.runtime.workshop import Workshop
+    from taskrunner.storage.claims import Recovered
     from taskrunner.storage.engine import Row, Statement
-    from taskrunner.storage.tasks import Recovered
 
 WRITE_AGAIN = 0.5
 """Seconds after which an end that met a locked or full store is written again."""

@@ -63,6 +63,8 @@ class Keeper:
         self._over: Reason | None = None
         self.running: dict[str, Watched] = {}
         self.starting = 0
+        self.suspect: str | None = None
+        """The suspect that runs here and has recorded no step yet: it may end this process, so nothing joins it."""
         self._settling = 0
         self.leaked: set[Watched] = set()
         """Attempts whose body went on after their end was written: code that cannot be stopped."""
@@ -82,7 +84,7 @@ class Keeper:
     @property
     def free(self) -> int:
         """How many more tasks may be claimed: a claim is written behind the ends that are on their way."""
-        if not self._place.is_ready:
+        if not self._place.is_ready or (self.suspect is not None and not self._place.shields):
             return 0
         return self.slots - len(self.running) - self.starting + self._settling
 
@@ -101,6 +103,8 @@ class Keeper:
             await self.ends.write(task.fence, self._store.tasks.release(task.fence))
         else:
             self.starting += 1
+            if task.is_suspect:
+                self.suspect = task.id
             detach(partial(self._keep, task, definition))
 
     async def look_for_cancels(self) -> None:
@@ -168,6 +172,7 @@ class Keeper:
             self._failure.give(error)
         self.starting -= 1
         if running is None:
+            self._trust(task.id)
             self._freed()
             return
         self.running[task.id] = running
@@ -189,6 +194,8 @@ class Keeper:
             await self.ends.write_unbegun(task, error)
             self._freed()
             return None
+        if task.is_suspect:
+            running.when_it_records(partial(self._trust, task.id))
         if self._over is not None:
             running.let_go()
             await self._end_unbegun(task)
@@ -261,6 +268,7 @@ class Keeper:
         if self.running.get(task.id) is not running:
             return
         del self.running[task.id]
+        self._trust(task.id)
         if running.forced or not running.body_ended:
             self._watchdog.remove(running)
         self._asked.discard((task.id, task.attempt))
@@ -269,6 +277,12 @@ class Keeper:
             self.leaked = {each for each in self.leaked if not each.body_ended} | {running}
             self._events.warn("task.leaked", task_id=task.id, task_type=task.type, reason=running.reason)
         self._freed()
+
+    def _trust(self, task_id: str) -> None:
+        """Let others run beside a suspect again: it has recorded a step, or has ended."""
+        if self.suspect == task_id:
+            self.suspect = None
+            self._on_free()
 
     def _freed(self) -> None:
         if self.is_empty:

@@ -22,7 +22,7 @@ from taskrunner.storage.owners import NANOSECONDS
 from taskrunner.storage.sqlite_connection import version
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from anyio.abc import TaskGroup
 
@@ -63,8 +63,8 @@ class Lease:
         self._judge_all_at = 0.0
         self._over = False
 
-    async def take(self, types: Iterable[TaskType]) -> None:
-        """Lock this incarnation's file, hang its bell, store its row and let its heart beat.
+    async def take(self, types: Iterable[TaskType], limits: Mapping[str, int | None]) -> None:
+        """Lock this incarnation's file, hang its bell, store its row, types and queues' limits, and let its heart beat.
 
         Raises:
             StoreError: the store or the folder beside it cannot be written.
@@ -88,7 +88,7 @@ class Lease:
             ended_how=None,
         )
         try:
-            await self._store.owners.register(row, version(), self._settings.lease, types)
+            await self._store.owners.register(row, version(), self._settings.lease, types, limits)
         except StoreError:
             self._leave()
             raise

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from taskrunner.runtime.origin import Origin
     from taskrunner.runtime.workshop import Workshop
 
-SUSPECT: Final = 2
-"""Losses in a row from which on a task runs in a child of its own."""
-
 PATIENCE: Final = 5.0
 """Seconds that a claimed task waits for a child before it is handed back."""
 
@@ -104,13 +101,16 @@ class Pool:
         """Whether there is a child that takes tasks."""
         return any(child.takes_tasks for child in self._children)
 
+    shields = True
+    """A suspect has a child of its own."""
+
     async def prepare(self, task: Task, definition: TaskDefinition[Any, Any]) -> ChildTask:
         """Find a child for a task: the one with the fewest, or one of its own.
 
         Raises:
             NoRoom: there is none, and there will be none soon.
         """
-        child = await (self._one_for_it_alone(task) if task.losses >= SUSPECT else self._least_loaded())
+        child = await (self._one_for_it_alone(task) if task.is_suspect else self._least_loaded())
         running = ChildTask(task, definition, self._store.tasks, child)
         child.tasks[task.id] = running
         child.taken += 1

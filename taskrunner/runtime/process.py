@@ -208,6 +208,9 @@ class ChildTask(Watched):
         self._ending: tuple[Statement | None, list[Statement]] = (None, [])
         self._told: Reason | None = None
 
+    def when_it_records(self, tell: Callable[[], None]) -> None:
+        """Do nothing: what its child records is not looked at, and it harms nobody beside it there."""
+
     async def run(self) -> None:
         """Have the child run it, and wait for its end, or for the child's."""
         try:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from taskrunner.runtime.workshop import Workshop
     from taskrunner.storage.changes import News
-    from taskrunner.storage.tasks import Claim
+    from taskrunner.storage.claims import Claim
 
 SHOW_PROGRESS = 0.25
 """Seconds between two writes of the progress that no step has carried along."""
@@ -99,7 +99,8 @@ class Supervisor:
 
     async def _incarnation(self, task_status: anyio.abc.TaskStatus[None]) -> None:
         lease = Lease(self._store, self._settings, self._clock, self._events, self._lease_lost)
-        await lease.take(definition.kind for definition in self._definitions.values())
+        kinds = [definition.kind for definition in self._definitions.values()]
+        await lease.take(kinds, self._workshop.limits)
         self._events.emit("supervisor.started", supervisor_id=lease.id, store=str(self._store.path))
         keeper: Keeper | None = None
         try:
@@ -120,7 +121,8 @@ class Supervisor:
             self._events.emit("supervisor.stopped", supervisor_id=lease.id, leaked=leaked)
 
     def _here(self) -> Here:
-        return Here(self._store, self._clock, self._workshop.host, self._settings.max_payload)
+        workshop = self._workshop
+        return Here(self._store, self._clock, workshop.host, self._settings.max_payload, workshop.resources)
 
     def _pool(self, lease: Lease, group: anyio.abc.TaskGroup) -> Pool | None:
         origin = self._workshop.origin
@@ -155,29 +157,32 @@ class Supervisor:
     # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────────
     async def _claims(self, lease: Lease, keeper: Keeper, news: News) -> None:
         look_at = self._clock.monotonic()  # for tasks that were put back: nobody tells of them
+        turn = True  # the suspects', and then every other one while there are any: nobody starves, and at first
+        # there are no neighbours whom a guilty one could harm
         while not self._stopping and not self._lost:
             if keeper.free <= 0:
                 await news.wait(self._settings.sweep)
                 continue
             now = self._clock.monotonic()
-            claim = await self._claim(lease, keeper, look_for_known=now >= look_at)
-            look_at = now + self._settings.sweep if now >= look_at else look_at
+            claim = await self._claim(lease, keeper, look_for_known=turn or now >= look_at, suspect=turn)
             if claim is None:
                 continue
-            if claim.tasks or (claim.unasked and self._settings.queues is None and not self._stopping):
+            look_at = now + self._settings.sweep if now >= look_at and not turn else look_at
+            again, turn = turn, claim.suspects and not turn and keeper.suspect is None
+            if claim.tasks or again or turn or (claim.unasked and self._settings.queues is None and not self._stopping):
                 continue
             if self._until_idle and keeper.is_empty and not claim.recovered and not claim.promoted:
                 return
             await news.wait(await self._pause())
 
-    async def _claim(self, lease: Lease, keeper: Keeper, *, look_for_known: bool) -> Claim | None:
+    async def _claim(self, lease: Lease, keeper: Keeper, *, look_for_known: bool, suspect: bool) -> Claim | None:
         """Claim once. The answer is not lost to a cancellation: what was claimed is run or handed back."""
         known = list(self._definitions) if look_for_known else []
         asked = self._queues()
 
         async def claim_and_take() -> Claim:
             only = self._settings.queues
-            claim = await self._store.tasks.claim(lease.id, asked, keeper.slots, known, only=only)
+            claim = await self._store.tasks.claim(lease.id, asked, keeper.slots, known, only=only, suspect=suspect)
             await self._take(claim, keeper)
             return claim
 

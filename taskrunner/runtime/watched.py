@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 from taskrunner.core.errors import TaskRunnerError, error_text, error_type_of, traceback_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
     from taskrunner.authoring.definition import TaskDefinition
@@ -46,6 +47,10 @@ class Watched(ABC):
         """When the end is written whether the body has ended or not, in seconds of the monotonic clock."""
         self.forced = False
         """Whether the end is being written without a word of the body's."""
+
+    @abstractmethod
+    def when_it_records(self, tell: Callable[[], None]) -> None:
+        """Have `tell` called once when a step of this attempt is in the store, where that is known."""
 
     @abstractmethod
     async def run(self) -> None:
@@ -103,6 +108,11 @@ class Place(Protocol):
     @property
     def is_ready(self) -> bool:
         """Whether a task could be run there now."""
+        ...
+
+    @property
+    def shields(self) -> bool:
+        """Whether a suspect runs apart from the others, who may be claimed beside it."""
         ...
 
     async def prepare(self, task: Task, definition: TaskDefinition[Any, Any]) -> Watched:

@@ -27,5 +27,9 @@ class Workshop:
     events: Events
     host: Host
     """The runner, as the bodies' own tasks see it."""
+    limits: Mapping[str, int | None]
+    """How many tasks of a queue may run at the same time; None lifts a limit."""
+    resources: Any
+    """What the runner's lifespan gave in this process."""
     origin: Origin | None = None
     """Where the runner comes from, for children to import it; needed when there are to be any."""

@@ -124,6 +124,11 @@ class GroupCommit:
         self._call()
         return stop
 
+    @property
+    def forked(self) -> bool:
+        """Whether this belongs to the process that this one was forked from."""
+        return self._loop.forked
+
     async def close(self) -> None:
         """Commit what was submitted, then end the thread. It is not cancelled half-way."""
         with self._door:

@@ -101,6 +101,10 @@ class Health:
         rows = await self._engine.read(Statement("due_since", {"now": stamp(now)}))
         return {str(queue): moment(str(since)) for queue, since in rows}
 
+    async def suspects(self) -> int:
+        """How many tasks may be what kills their process, and wait to be tried one at a time."""
+        return int(str((await self._engine.read(Statement("suspect_count", {})))[0][0]))
+
     async def running(self) -> dict[str, int]:
         """How many tasks run, by the id of their supervisor."""
         return await self._counts("running_counts")

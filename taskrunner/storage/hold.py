@@ -19,6 +19,7 @@ from typing import Any, TypeAlias
 from urllib.parse import unquote
 
 from taskrunner.core.errors import StoreBusy, StoreError
+from taskrunner.core.loop import FORKED
 
 FileKey: TypeAlias = tuple[int, int]
 """Which file it is, whatever its name: device and inode."""
@@ -61,6 +62,9 @@ class _OpenFile:
 
 
 _files: dict[FileKey, _OpenFile] = {}
+_inherited: set[FileKey] = set()
+"""Files that were open when this process was forked. SQLite's own memory of their locks came along, and is wrong."""
+
 _files_lock = threading.Lock()
 _watching = False
 
@@ -78,7 +82,7 @@ class SharedHold:
 
     After a fork the child closes its copy of the descriptor and forgets all holds: the lock belongs to the description,
     which the parent still has, and the child has no POSIX locks that the closing could drop. Holds from before the fork
-    do nothing there.
+    do nothing there, and the child may not open the file again: SQLite would believe in locks that only the parent has.
     """
 
     def __init__(self, file: _OpenFile, key: FileKey) -> None:
@@ -97,12 +101,16 @@ class SharedHold:
 
         Raises:
             StoreBusy: another process has the file for itself at the moment.
-            StoreError: it cannot be opened, or its file system has no such locks.
+            StoreError: it cannot be opened, its file system has no such locks, or this process was forked from one that
+                had it open.
         """
         _watch_openings()
         try:
             with _files_lock:
                 key = file_key(path)
+                if key in _inherited:
+                    message = f"{path}: {FORKED}"
+                    raise StoreError(message)
                 if key not in _files:
                     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                     opened = os.fstat(descriptor)
@@ -199,6 +207,7 @@ def _refuse_second_opening(event: str, args: tuple[Any, ...]) -> None:
 def _forget_inherited_files() -> None:
     global _files_lock  # noqa: PLW0603 - another thread of the parent may have held it
     _files_lock = threading.Lock()
+    _inherited.update(_files)
     for file in _files.values():
         os.close(file.descriptor)
         file.descriptor = -1

@@ -14,7 +14,7 @@ from taskrunner.storage.engine import Statement, Unit
 from taskrunner.storage.rows import supervisor_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from taskrunner.core.clock import Clock
     from taskrunner.core.model import SupervisorRow, TaskType
@@ -32,8 +32,18 @@ class Owners:
         self._engine = engine
         self._clock = clock
 
-    async def register(self, row: SupervisorRow, version: str, lease: float, types: Iterable[TaskType]) -> None:
-        """Store a supervisor that lives for `lease` seconds from now, and the types that it runs."""
+    async def register(
+        self,
+        row: SupervisorRow,
+        version: str,
+        lease: float,
+        types: Iterable[TaskType],
+        limits: Mapping[str, int | None] | None = None,
+    ) -> None:
+        """Store a supervisor that lives for `lease` seconds from now, the types that it runs, and its queues' limits.
+
+        A limit is how many tasks of the queue may run at the same time; None lifts it.
+        """
         now = stamp(row.started_at)
         me: dict[str, Value] = {
             "id": row.id,
@@ -50,8 +60,13 @@ class Owners:
         }
         forget = Statement("forget_supervisors", {"before": stamp(row.started_at - ENDED_KEPT)})
         known = [Statement("register_type", {**_type(kind), "now": now}) for kind in types]
-        unit = Unit((Statement("register_supervisor", me, expect_rows=1), forget, *known), topics=(OWNERS,))
-        await self._engine.write(unit)
+        limited = [
+            Statement("limit_queue", {"name": queue, "concurrency": most, "now": now})
+            for queue, most in (limits or {}).items()
+        ]
+        first = Statement("register_supervisor", me, expect_rows=1)
+        topics = (OWNERS, WORK) if limited else (OWNERS,)
+        await self._engine.write(Unit((first, forget, *known, *limited), topics=topics))
 
     def keep_beating(
         self, supervisor_id: str, lease: float, interval: float, told: Callable[[Outcome], None]

@@ -151,8 +151,10 @@ class SQLiteEngine:
     async def close(self) -> None:
         """Commit what was submitted and close every connection; the last one of a file leaves only the file.
 
-        It is not cancelled half-way.
+        It is not cancelled half-way. In a forked child nothing is closed: that would harm the parent's file.
         """
+        if self._group.forked:
+            return
         with anyio.CancelScope(shield=True):
             await self._group.close()
             await call_in_thread("closing", self._let_go)

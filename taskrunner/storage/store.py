@@ -11,6 +11,7 @@ from taskrunner.storage.journal import Journal
 from taskrunner.storage.listing import Listing
 from taskrunner.storage.messages import MessageStore
 from taskrunner.storage.owners import Owners
+from taskrunner.storage.queues import Queues
 from taskrunner.storage.retention import Retention
 from taskrunner.storage.sqlite import SQLiteEngine
 from taskrunner.storage.stats import Stats
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Store:
-    """Tasks, steps, messages and supervisors in one place, and what keeps them from growing for ever."""
+    """Tasks, steps, messages, supervisors and queues in one place, and what keeps them from growing for ever."""
 
     def __init__(self, engine: Engine, clock: Clock, settings: Settings) -> None:
         self.engine = engine
@@ -38,6 +39,7 @@ class Store:
         self.journal = Journal(engine, clock)
         self.messages = MessageStore(engine, clock)
         self.owners = Owners(engine, clock)
+        self.queues = Queues(engine, clock)
         self.retention = Retention(engine)
 
     @classmethod

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
@@ -12,6 +11,7 @@ from taskrunner.core.errors import InvalidInput, LeaseLost, NoSession, StoreErro
 from taskrunner.core.places import shown
 from taskrunner.core.states import RETRIABLE
 from taskrunner.storage.changes import CANCEL, WORK
+from taskrunner.storage.claims import Claim, Recovered, claim_of, claim_unit
 from taskrunner.storage.engine import Refused, Rejected, Statement, Unit, Unreadable
 from taskrunner.storage.rows import task_of
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from taskrunner.core.clock import Clock
     from taskrunner.core.model import Fence, NewTask, Task
     from taskrunner.core.states import Status
-    from taskrunner.storage.engine import Engine, Row, Rows, Value
+    from taskrunner.storage.engine import Engine, Rows, Value
 
 
 def task_topic(task_id: str) -> str:
@@ -37,32 +37,6 @@ class KeyTaken(TaskRunnerError):
         super().__init__(f"an unfinished task {task_type!r} has unique_key={unique_key!r} already")
         self.type = task_type
         self.unique_key = unique_key
-
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """One orphan that was put back, quarantined or cancelled."""
-
-    task_id: str
-    type: str
-    queue: str
-    status: Status
-    losses: int
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What one claim brought: the tasks to run, the orphans found, and the queues that have more.
-
-    `unasked` are those of them from which nothing was asked for, `promoted` is how many delayed tasks became due.
-    """
-
-    tasks: list[Task]
-    unreadable: list[Row]
-    recovered: list[Recovered]
-    queues: list[str]
-    unasked: list[str]
-    promoted: int
 
 
 class TaskStore:
@@ -149,33 +123,20 @@ class TaskStore:
         slots: int,
         known: Sequence[str] = (),
         only: Sequence[str] | None = None,
+        *,
+        suspect: bool = False,
     ) -> Claim:
-        """Recover orphans and claim what can be run, in one unit.
+        """Recover orphans and claim what can be run, in one unit; durable when it returns.
 
         `slots` is how many tasks this owner may run in all; `known` names types of which tasks may have been put back
-        because nobody knew them (in the queues of `only`; None: in all). The claim is durable when it returns.
+        because nobody knew them (in the queues of `only`; None: in all). With `suspect` it is the suspects' turn: one
+        of them is claimed, if there is one, and nothing else.
 
         Raises:
             LeaseLost: this owner was taken for dead; nothing was written.
         """
         now = stamp(self._clock.now())
-        base: dict[str, Value] = {"owner": owner, "slots": slots, "now": now}
-        claims = [Statement("claim", {**base, "queue": queue}) for queue in queues]
-        put_back = [
-            Statement("claim_put_back", {**base, "queue": queue, "waiting_for": f"worker:{name}"})
-            for name in known
-            for queue in (only or (None,))
-        ]
-        unit = Unit(
-            (
-                Statement("living_owner", {"owner": owner}, expect_rows=1),
-                Statement("promote_due", {"now": now}),
-                Statement("recover", {"now": now}),
-                *put_back,  # first, for they had their turn already
-                *claims,
-                Statement("claimable_queues", {}),
-            ),
-        )
+        unit = claim_unit(owner, queues, slots, known, only, now=now, suspect=suspect)
         try:
             results = await self._engine.write(unit)
         except Unreadable:  # something that is no taskrunner wrote a row, and it must not stop the others
@@ -183,12 +144,7 @@ class TaskStore:
             results = await self._engine.write(unit)
         except Refused:
             raise LeaseLost from None
-        _alive, due, recovered, *claimed, last = results
-        tasks, unreadable = _readable([row for rows in claimed for row in rows])
-        tasks.sort(key=lambda task: (task.priority, task.seq))
-        left = [str(row[0]) for row in last]
-        found = [Recovered(*row) for row in recovered]  # type: ignore[arg-type]
-        return Claim(tasks, unreadable, found, left, [name for name in left if name not in queues], len(due))
+        return claim_of(results, queues)
 
     async def next_due(self) -> datetime | None:
         """When the next delayed task becomes due; None as well for a moment that nobody can read."""
@@ -347,17 +303,6 @@ def status_of(results: list[Rows]) -> Status:
 
 def _fence(fence: Fence) -> dict[str, str | int]:
     return {"task": fence.task_id, "owner": fence.owner, "attempt": fence.attempt}
-
-
-def _readable(rows: Rows) -> tuple[list[Task], list[Row]]:
-    tasks: list[Task] = []
-    unreadable: list[Row] = []
-    for row in rows:
-        try:
-            tasks.append(task_of(row))
-        except StoreError:
-            unreadable.append(row)
-    return tasks, unreadable
 
 
 def _not_found(task_id: str) -> TaskNotFound:

@@ -147,7 +147,7 @@ async def test_losses_in_a_row_quarantine_a_task(store: Store) -> None:
     await register(store, "finder")
     for number in range(1, 4):
         await register(store, f"owner {number}")
-        (task,) = await claim(store, f"owner {number}")
+        (task,) = await claim(store, f"owner {number}", suspect=number == 3)
         await bury(store, f"owner {number}")
         (found,) = (await store.tasks.claim("finder", [], 1)).recovered
         assert (found.losses, found.status) == (number, "pending" if number < 3 else "failed")

@@ -198,6 +198,6 @@ async def test_a_recorded_step_clears_the_losses(store: Store, task: Task) -> No
             await store.journal.write([record(store, task.fence)])
         await store.owners.bury([(str(task.lease_owner), "killed")], boot_id="", me="", monotonic=0.0)
         await register(store, f"next {number}")
-        brought = await store.tasks.claim(f"next {number}", ["default"], 1)
+        brought = await store.tasks.claim(f"next {number}", ["default"], 1, suspect=number in {1, 3})
         (task,) = brought.tasks
         assert brought.recovered[0].losses == {0: 1, 1: 2, 2: 1, 3: 2}[number]

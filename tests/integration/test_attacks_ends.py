@@ -12,8 +12,9 @@ import anyio
 import pytest
 
 from taskrunner.core.model import Step
+from taskrunner.storage.claims import Claim
 from taskrunner.storage.journal import Journal
-from taskrunner.storage.tasks import Claim, TaskStore
+from taskrunner.storage.tasks import TaskStore
 from tests.integration.machine import quick, sql, until
 from tests.integration.rival import Rival
 

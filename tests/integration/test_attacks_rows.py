@@ -10,7 +10,8 @@ import anyio
 import pytest
 
 from taskrunner.core.clock import Clock
-from taskrunner.storage.tasks import Claim, TaskStore
+from taskrunner.storage.claims import Claim
+from taskrunner.storage.tasks import TaskStore
 from tests.integration.machine import quick, sql
 
 RUNNING = "status = 'running', attempt = attempt + 1, lease_owner = 'ghost'"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from taskrunner import InvalidInput, NotOpen, TaskContext, TaskRunner, Tasks
+from taskrunner import InvalidInput, NotOpen, TaskContext, TaskFailed, TaskRunner, Tasks
 from taskrunner.testing import START, harness, temp_runner
 
 if TYPE_CHECKING:
@@ -29,6 +29,13 @@ async def flaky(ctx: TaskContext) -> int:
         message = "not yet"
         raise ValueError(message)
     return ctx.attempt
+
+
+@runner.task(max_retries=0)
+async def fails() -> None:
+    """Fail."""
+    message = "no such reminder"
+    raise ValueError(message)
 
 
 @runner.task
@@ -97,6 +104,32 @@ async def test_a_harness_refuses_what_makes_no_sense(db: Path) -> None:
         with pytest.raises(NotOpen, match="open already"):
             async with harness(opened):
                 pass
+
+
+async def test_a_task_is_called_as_if_it_were_a_function() -> None:
+    """`call` enqueues, works and gives the result; errors come out, and what cannot end yet is said to wait."""
+    async with harness(runner) as lab:
+        assert await lab.call(remind.bind("ada")) == "reminded ada"
+        with pytest.raises(TimeoutError, match=r"task flaky has not ended, .* it waits for until 2026-01-01 12:01:00"):
+            await lab.call(flaky.bind())
+        await lab.advance("2m")
+        with pytest.raises(TaskFailed, match="no such reminder"):
+            await lab.call(fails.bind())
+        await runner.pause("default")
+        with pytest.raises(TimeoutError, match="it waits for queue default is paused"):
+            await lab.call(remind.bind("bob"))
+
+
+async def test_what_was_enqueued_can_be_asked_for() -> None:
+    """`enqueued` gives the typed handles of one type, all of them, in the order of their enqueue."""
+    async with harness(runner) as lab:
+        assert await lab.enqueued(remind) == []
+        handles = await runner.enqueue_many([remind.bind(str(number)) for number in range(1_200)])
+        await flaky.enqueue()
+        assert [handle.id for handle in await lab.enqueued(remind)] == [handle.id for handle in handles]
+        assert len(await lab.enqueued(flaky)) == 1
+        await lab.call(remind.options(priority=0).bind("last"))
+        assert await (await lab.enqueued(remind))[-1].result() == "reminded last"
 
 
 async def test_a_temporary_runner_works_by_itself() -> None:

@@ -1,5 +1,7 @@
 """Only has to type-check: what is inferred (assert_type), and what must be refused (an ignore that must be needed)."""
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -22,6 +24,7 @@ from taskrunner import (
     TaskRunner,
     Tasks,
 )
+from taskrunner.testing import harness
 
 runner = TaskRunner("x.db", lease="30s", heartbeat=10, grace=timedelta(seconds=5), durability="normal")
 more = Tasks("more.")
@@ -74,6 +77,23 @@ async def f(x: int, timeout: float = 1) -> str:
 
 def g(x: int, name: str = "") -> bytes:
     return bytes(x)
+
+
+@asynccontextmanager
+async def lifespan(runner: TaskRunner) -> AsyncGenerator[int]:
+    yield len(runner.definitions)
+
+
+pool = TaskRunner("y.db", lifespan=lifespan)
+pool.limit(queue="gpu", concurrency=1)
+
+
+async def tried() -> None:
+    async with harness(runner) as lab:
+        assert_type(await lab.call(research.bind("x")), dict[str, int])
+        assert_type(await lab.enqueued(count), list[TaskHandle[Count]])
+    assert_type(await runner.pause("gpu"), None)
+    assert_type(await runner.resume("gpu"), None)
 
 
 async def outside() -> None:
@@ -150,6 +170,7 @@ async def inside(ctx: TaskContext) -> None:
     assert_type(ctx.uuid(), str)
     assert_type(ctx.idempotency_key, str)
     assert_type(ctx.attempt, int)
+    assert_type(ctx.resources, Any)
     ctx.log.info("searched", topic="x")
 
 
@@ -165,6 +186,8 @@ async def refused(ctx: TaskContext) -> None:
     await ctx.step("f", f(1))  # type: ignore[call-overload]
     await ctx.step(f, 1)  # type: ignore[call-overload]
     ctx.step("f", f, 1)  # type: ignore[unused-coroutine]
+    runner.limit(queue="gpu", rate=3)  # type: ignore[call-arg]
+    TaskRunner("z.db", lifespan=tried)  # type: ignore[arg-type]
     (await runner.tasks.get("id")).status = "failed"  # type: ignore[misc]
 
 

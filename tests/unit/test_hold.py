@@ -32,7 +32,8 @@ print(*connection.execute("SELECT count(*) FROM notes").fetchone(), connection.p
 def locks(db: Path) -> list[str]:
     """Every lock that any process has on the file, as /proc/locks tells: kind, mode, range."""
     inode = str(db.stat().st_ino)
-    lines = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    text = Path("/proc/locks").read_text(encoding="ascii")
+    lines = [line.split() for line in text.splitlines() if "->" not in line]  # one that waits is none
     return [f"{line[1]} {line[3]} {line[6]}" for line in lines if line[5].split(":")[2] == inode]
 
 

@@ -25,6 +25,12 @@ from tests.unit.plain_round import (
 BY_ID = "tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (id=?)"
 INDEX: dict[str, list[str]] = {
     "claim": ["INDEX tasks_claim (queue=?)", "INDEX tasks_running (lease_owner=?)", BY_ID],
+    "claim_suspect": ["INDEX tasks_suspects", "INDEX tasks_running (lease_owner=?)", BY_ID],
+    "suspect_in_line": ["INDEX tasks_suspects"],
+    "suspect_count": ["INDEX tasks_suspects"],
+    "limit_queue": [],
+    "pause_queue": [],
+    "resume_queue": ["queues USING PRIMARY KEY (name=?)"],
     "claim_put_back": ["INDEX tasks_waiting (waiting_for=?)", "INDEX tasks_running (lease_owner=?)", BY_ID],
     "promote_due": ["INDEX tasks_due (run_at<?)", BY_ID],
     "recover": ["INDEX tasks_running (lease_owner=?)", "INDEX sqlite_autoindex_steps_1", "tasks_1 (id=?)"],
@@ -89,11 +95,13 @@ INDEX: dict[str, list[str]] = {
 """What a statement has to go by."""
 
 SMALL = re.compile(
-    r"SCAN (supervisors|names|priorities|heads|owners|orphans|removals|json_each|\(subquery|(\d+ )?CONSTANT ROWS?)"
+    r"SCAN (supervisors|names|priorities|heads|owners|orphans|removals|waiting|json_each|\(subquery|(\d+ )?CONSTANT ROWS?)"
 )
 """Scans of what is small by nature: a row for each supervisor or queue, and results of the statement itself."""
 
-PARTIAL = re.compile(r"SCAN tasks USING (COVERING )?INDEX (tasks_(running|claim|due|waiting)|idx_tasks_status)$")
+PARTIAL = re.compile(
+    r"SCAN tasks USING (COVERING )?INDEX (tasks_(running|claim|due|waiting|suspects)|idx_tasks_status)$"
+)
 """Scans of a partial index that holds just the rows that are asked for, and the count of all of them."""
 
 BY_TRIGGER = {"remove_tasks", "end_removal"}
@@ -127,7 +135,7 @@ def test_every_statement_is_known_to_these_tests() -> None:
     cold = {
         "create_session", "foreign_key_check", "forget_supervisors", "forget_writer", "forget_writers",
         "has_statistics", "integrity_check", "last_commit", "left_children", "living_supervisors", "lose",
-        "mark_commit", "record_children", "record_migration", "register_supervisor", "register_type",
+        "mark_commit", "queues", "record_children", "record_migration", "register_supervisor", "register_type",
         "schema_objects", "schema_version", "sessions_newest", "set_aside_unreadable", "statistics", "supervisors",
         "table_sizes", "task_ids", *invariants(),
     }  # fmt: skip

@@ -93,6 +93,7 @@ CREATE TABLE tasks(
   CHECK ((status = 'running') = (lease_owner IS NOT NULL)),
   CHECK ((status IN ('completed', 'failed', 'cancelled')) = (completed_at IS NOT NULL)),
   CHECK ((status = 'completed') = (output IS NOT NULL)),
+  CHECK (hold <> 4 OR losses >= 2),
   CHECK (cancel_requested_at IS NULL OR status IN ('running', 'cancelled')),
   CHECK (waiting_for IS NULL OR status = 'pending'),
   CHECK (status <> 'running' OR started_at IS NOT NULL),
@@ -165,6 +166,15 @@ CREATE TABLE task_types(
   updated_at TEXT NOT NULL
 ) WITHOUT ROWID;
 
+-- What was said of a queue: that it is paused, and how many of its tasks may run at a time, whoever runs them.
+CREATE TABLE queues(
+  name TEXT PRIMARY KEY,
+  paused_at TEXT,
+  concurrency INTEGER CHECK (concurrency >= 1),
+  updated_at TEXT NOT NULL,
+  CHECK (typeof(name) = 'text')
+) WITHOUT ROWID;
+
 -- One row for each run of a supervisor process; its lease covers every task that it runs.
 CREATE TABLE supervisors(
   id TEXT PRIMARY KEY,
@@ -199,6 +209,13 @@ CREATE VIEW leases AS
   FROM tasks LEFT JOIN supervisors ON supervisors.id = tasks.lease_owner
   WHERE tasks.status = 'running';
 
+-- How many more tasks of a queue may run now: counted from the running rows, so nothing leaks when somebody is killed.
+-- A queue of which nobody has said anything has no row, and as much room as there are slots.
+CREATE VIEW queue_room AS
+  SELECT name, CASE WHEN paused_at IS NOT NULL THEN 0 ELSE max(0, concurrency
+    - (SELECT count(*) FROM tasks INDEXED BY tasks_running WHERE tasks.status = 'running' AND tasks.queue = queues.name)) END AS room
+  FROM queues WHERE paused_at IS NOT NULL OR concurrency IS NOT NULL;
+
 CREATE INDEX idx_messages_session ON messages(session_id, created_at);
 CREATE UNIQUE INDEX messages_order ON messages(session_id, seq);
 CREATE UNIQUE INDEX messages_write ON messages(history_id, write_key) WHERE write_key IS NOT NULL;
@@ -207,7 +224,8 @@ CREATE INDEX idx_tasks_status ON tasks(status, created_at);
 CREATE INDEX tasks_claim ON tasks(queue, priority, seq) WHERE status = 'pending' AND hold = 0;
 CREATE INDEX tasks_due ON tasks(run_at) WHERE status = 'pending' AND hold = 1;
 CREATE INDEX tasks_waiting ON tasks(waiting_for, seq) WHERE status = 'pending' AND hold = 3;
-CREATE INDEX tasks_running ON tasks(lease_owner) WHERE status = 'running';
+CREATE INDEX tasks_suspects ON tasks(priority, seq) WHERE status = 'pending' AND losses >= 2;
+CREATE INDEX tasks_running ON tasks(lease_owner, queue) WHERE status = 'running';
 CREATE INDEX supervisors_living ON supervisors(bell) WHERE ended_at IS NULL;
 CREATE INDEX tasks_parent ON tasks(parent_task_id) WHERE parent_task_id IS NOT NULL;
 CREATE UNIQUE INDEX tasks_unique ON tasks(type, unique_key) WHERE unique_key IS NOT NULL AND status IN ('pending', 'running');

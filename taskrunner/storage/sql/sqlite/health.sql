@@ -48,6 +48,10 @@ heads(queue, since) AS (
   SELECT * FROM (SELECT queue, run_at FROM tasks INDEXED BY tasks_due WHERE status = 'pending' AND hold = 1 AND run_at <= :now ORDER BY run_at LIMIT 1))
 SELECT queue, min(since) FROM heads WHERE since IS NOT NULL GROUP BY queue
 
+-- Tasks that have lost their process twice in a row or more, and wait for their turn.
+-- name: suspect_count
+SELECT count(*) FROM tasks INDEXED BY tasks_suspects WHERE status = 'pending' AND losses >= 2
+
 -- Running tasks by the supervisor that runs them.
 -- name: running_counts
 SELECT lease_owner, count(*) FROM tasks INDEXED BY tasks_running WHERE status = 'running' GROUP BY lease_owner

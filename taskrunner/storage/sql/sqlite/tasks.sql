@@ -9,6 +9,18 @@ created_at, updated_at
 -- part: fenced
 id = :task AND status = 'running' AND lease_owner = :owner AND attempt = :attempt
 
+-- The slots that an owner has left.
+-- part: free
+:slots - (SELECT count(*) FROM tasks INDEXED BY tasks_running WHERE status = 'running' AND lease_owner = :owner)
+
+-- Tasks that have lost their process twice in a row or more, and may be tried again here. One of a type that nobody knew
+-- is for who knows it.
+-- part: suspects
+tasks INDEXED BY tasks_suspects WHERE status = 'pending' AND losses >= 2
+  AND (hold = 4 OR (hold = 3 AND waiting_for = 'worker:' || type AND type IN (SELECT value FROM json_each(:known))))
+  AND (:only IS NULL OR queue IN (SELECT value FROM json_each(:only)))
+  AND coalesce((SELECT room FROM queue_room WHERE queue_room.name = tasks.queue), 1) > 0
+
 -- A given value, else the one of the type's row (which is looked for only then), else the default.
 -- part: insert_task
 INSERT INTO tasks(id, session_id, parent_task_id, type, input, queue, priority, run_at, hold, unique_key, idempotency_key,
@@ -64,7 +76,8 @@ UPDATE tasks INDEXED BY sqlite_autoindex_tasks_1 SET
     WHEN orphans.losses >= max_losses THEN 'quarantined: its worker was lost ' || orphans.losses || ' times in a row without recording a step (max_losses '
       || max_losses || '); the last was ' || orphans.how
     ELSE 'worker lost: ' || orphans.how END,
-  traceback = NULL, lease_owner = NULL, hold = 0, updated_at = :now
+  traceback = NULL, lease_owner = NULL, updated_at = :now,
+  hold = CASE WHEN cancel_requested_at IS NULL AND orphans.losses >= 2 AND orphans.losses < max_losses THEN 4 ELSE 0 END
 FROM orphans WHERE tasks.id IN (SELECT id FROM orphans) AND orphans.id = tasks.id
 RETURNING tasks.id, type, queue, status, tasks.losses
 
@@ -109,13 +122,13 @@ WHERE status IN ('pending', 'running') AND NOT is_utf8(CAST(concat_ws(' ', id, s
   unique_key, idempotency_key, cancel_requested_at, input, output, error_type, error_message, progress_message, history_id, lease_owner,
   run_at, scheduled_for, started_at, created_at, updated_at) AS BLOB))
 
--- One claim per queue, in order of priority and enqueue; never more than the supervisor's free slots.
+-- One claim per queue, in order of priority and enqueue; never more than the supervisor's free slots and the queue's room.
 -- name: claim
 UPDATE tasks INDEXED BY sqlite_autoindex_tasks_1
 SET status = 'running', lease_owner = :owner, attempt = attempt + 1, outcome = NULL, started_at = :now, updated_at = :now
 WHERE id IN (SELECT id FROM tasks INDEXED BY tasks_claim WHERE queue = :queue AND status = 'pending' AND hold = 0
   ORDER BY priority, seq
-  LIMIT max(0, min(64, :slots - (SELECT count(*) FROM tasks INDEXED BY tasks_running WHERE status = 'running' AND lease_owner = :owner))))
+  LIMIT max(0, min(64, {free}, coalesce((SELECT room FROM queue_room WHERE name = :queue), 64))))
 RETURNING {task_columns}
 
 -- Tasks that were put back because nobody knew their type, by one who knows it.
@@ -123,18 +136,35 @@ RETURNING {task_columns}
 UPDATE tasks INDEXED BY sqlite_autoindex_tasks_1
 SET status = 'running', lease_owner = :owner, attempt = attempt + 1, outcome = NULL, hold = 0, waiting_for = NULL,
   started_at = :now, updated_at = :now
-WHERE id IN (SELECT id FROM tasks INDEXED BY tasks_waiting WHERE waiting_for = :waiting_for AND status = 'pending' AND hold = 3
-  AND (:queue IS NULL OR queue = :queue) AND run_at <= :now ORDER BY seq
-  LIMIT max(0, min(64, :slots - (SELECT count(*) FROM tasks INDEXED BY tasks_running WHERE status = 'running' AND lease_owner = :owner))))
+WHERE id IN (
+  SELECT id FROM (
+    SELECT id, queue, row_number() OVER (PARTITION BY queue ORDER BY seq) AS place FROM (
+      SELECT id, queue, seq FROM tasks INDEXED BY tasks_waiting
+      WHERE waiting_for = :waiting_for AND status = 'pending' AND hold = 3 AND losses < 2
+        AND (:queue IS NULL OR queue = :queue) AND run_at <= :now
+        AND coalesce((SELECT room FROM queue_room WHERE queue_room.name = tasks.queue), 1) > 0
+      ORDER BY seq LIMIT max(0, min(64, {free})))) AS waiting
+  WHERE place <= coalesce((SELECT room FROM queue_room WHERE queue_room.name = waiting.queue), 64))
 RETURNING {task_columns}
 
--- The queues in which something can be claimed: one index seek for each.
+-- One suspect, when it is the suspects' turn.
+-- name: claim_suspect
+UPDATE tasks INDEXED BY sqlite_autoindex_tasks_1
+SET status = 'running', lease_owner = :owner, attempt = attempt + 1, outcome = NULL, hold = 0, waiting_for = NULL,
+  started_at = :now, updated_at = :now
+WHERE id IN (SELECT id FROM {suspects} ORDER BY priority, seq LIMIT max(0, min(1, {free})))
+RETURNING {task_columns}
+
+-- name: suspect_in_line
+SELECT 1 FROM {suspects} LIMIT 1
+
+-- The queues in which something can be claimed, and that have room: one index seek for each.
 -- name: claimable_queues
 WITH RECURSIVE names(name) AS (
   SELECT min(queue) FROM tasks INDEXED BY tasks_claim WHERE status = 'pending' AND hold = 0
   UNION ALL
   SELECT (SELECT min(queue) FROM tasks INDEXED BY tasks_claim WHERE status = 'pending' AND hold = 0 AND queue > name) FROM names WHERE name IS NOT NULL)
-SELECT name FROM names WHERE name IS NOT NULL
+SELECT name FROM names WHERE name IS NOT NULL AND coalesce((SELECT room FROM queue_room WHERE queue_room.name = names.name), 1) > 0
 
 -- name: next_due
 SELECT min(run_at) FROM tasks INDEXED BY tasks_due WHERE status = 'pending' AND hold = 1
@@ -167,7 +197,7 @@ UPDATE tasks SET
   status = CASE WHEN cancel_requested_at IS NULL THEN 'pending' ELSE 'cancelled' END,
   outcome = CASE WHEN cancel_requested_at IS NULL THEN 'released' ELSE 'cancelled' END,
   completed_at = CASE WHEN cancel_requested_at IS NULL THEN NULL ELSE :now END,
-  hold = CASE WHEN cancel_requested_at IS NULL AND :waiting_for IS NOT NULL THEN 3 ELSE 0 END,
+  hold = CASE WHEN cancel_requested_at IS NOT NULL THEN 0 WHEN :waiting_for IS NOT NULL THEN 3 WHEN losses >= 2 THEN 4 ELSE 0 END,
   waiting_for = CASE WHEN cancel_requested_at IS NULL THEN :waiting_for END,
   error_message = cancel_reason, error_type = NULL, traceback = NULL,
   lease_owner = NULL, updated_at = :now

@@ -1,0 +1,132 @@
+"""After a fork: the child is told in one sentence, the parent's file stays whole, and nobody hangs (B54)."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.integration.machine import ROOT, sql
+
+FORKS = """
+import logging, multiprocessing, os, sys, threading, time
+from taskrunner import NotOpen, StoreError, TaskRunner
+
+db, rounds, how = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+runner = TaskRunner(db, lease=3, heartbeat=0.5, sweep=0.1)
+log = os.open(db + ".log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+
+class Direct(logging.Handler):  # the lock of a buffered file, which Python does not renew in the child, is not ours
+    def emit(self, record):
+        os.write(log, (self.format(record) + "\\n").encode())
+
+logging.basicConfig(handlers=[Direct()], level=logging.INFO)
+over = threading.Event()
+
+def chatter():
+    while not over.wait(0.0005):
+        logging.info("at work")
+
+@runner.task
+async def note(number: int) -> int:
+    return number
+
+def told_by(call):
+    try:
+        call()
+    except (NotOpen, StoreError) as error:
+        return "before a fork" in str(error)
+    return False
+
+def child(wait, number):
+    logging.info("in the child")
+    again = TaskRunner(db)
+    calls = [
+        lambda: wait(note.enqueue(number)),
+        lambda: runner.sync(note.enqueue(number)),
+        lambda: again.sync(again.enqueue("note", {"number": number})),
+    ]
+    code = 0 if all(map(told_by, calls)) else 1
+    own = TaskRunner(f"{db}.{number % 2}")
+    own.sync(own.enqueue("note", {"number": number}))
+    return code
+
+def fork(wait, number):
+    pid = os.fork()
+    if pid == 0:
+        code = child(wait, number)
+        if how == "exit":
+            sys.exit(code)  # through the `with` block, and through the end of the interpreter
+        os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+def process(wait, number):
+    started = multiprocessing.get_context("fork").Process(target=lambda: sys.exit(child(wait, number)))
+    started.start()
+    started.join()
+    return started.exitcode
+
+threads = [threading.Thread(target=chatter, daemon=True) for _ in range(5)]
+for thread in threads:
+    thread.start()
+codes = set()
+with runner.sync as wait:
+    for number in range(rounds):
+        wait(note.enqueue(number))
+        codes.add((process if how == "process" else fork)(wait, number))
+    wait(runner.drain())
+over.set()
+print(codes)
+"""
+
+
+@pytest.mark.parametrize("how", ["exit", "os._exit", "process"])
+@pytest.mark.timeout(60)
+def test_a_child_cannot_harm_its_parent(db: Path, how: str) -> None:
+    """B54: each of many forks beside logging threads gets one clear error for what it has inherited, and ends.
+
+    It can use a store of its own; the parent's file is whole, with all its rows.
+    """
+    rounds = 20
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKS, str(db), str(rounds), how]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=50, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("{0}\n", "", 0)
+    assert sql(db, "PRAGMA integrity_check") == [["ok"]]
+    assert sql(db, "SELECT status, count(*) FROM tasks GROUP BY status") == [["completed", rounds]]
+    own = [sql(db.with_name(f"{db.name}.{number}"), "SELECT count(*) FROM tasks")[0][0] for number in (0, 1)]
+    assert sum(own) == rounds
+
+
+WORKER = """
+import os, sys, anyio
+from taskrunner import TaskRunner
+
+runner = TaskRunner(sys.argv[1], lease=3, heartbeat=0.5, sweep=0.1)
+
+@runner.task
+async def forks(number: int) -> int:
+    pid = os.fork()
+    if pid == 0:
+        os._exit(7)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+async def main():
+    async with runner.working(concurrency=4):
+        handles = [await forks.enqueue(number) for number in range(40)]
+        print({await handle.result(timeout=20) for handle in handles})
+
+anyio.run(main)
+"""
+
+
+def test_a_task_may_fork(db: Path) -> None:
+    """A body that forks, while the writer and the other bodies are at work, harms none of them."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", WORKER, str(db)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=18, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == ("{7}\n", "", 0)
+    assert sql(db, "PRAGMA integrity_check") == [["ok"]]
