@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
@@ -65,16 +64,9 @@ async def test_the_others_go_on(db: Path, odd: str, monkeypatch: pytest.MonkeyPa
     claims: list[str] = []
     claim = TaskStore.claim
 
-    async def counted(  # noqa: PLR0917 - as `claim` has them
-        store: TaskStore,
-        owner: str,
-        queues: Sequence[str],
-        slots: int,
-        known: Sequence[str] = (),
-        only: Sequence[str] | None = None,
-    ) -> Claim:
+    async def counted(store: TaskStore, owner: str, *args: Any, **kwargs: Any) -> Claim:
         claims.append(owner)
-        return await claim(store, owner, queues, slots, known, only)
+        return await claim(store, owner, *args, **kwargs)
 
     @runner.task
     async def job(x: int = 0) -> int:
