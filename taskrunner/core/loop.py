@@ -9,6 +9,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 import anyio
@@ -54,7 +55,11 @@ class LoopRef:
         self._native = native
         self._forks = _forks
         self._thread = threading.get_ident()
-        self._post: Callable[..., object] = getattr(native, "call_soon_threadsafe", None) or native.run_sync_soon
+        self._post: Callable[[Callable[[], object]], object]
+        if hasattr(native, "call_soon_threadsafe"):
+            self._post = partial(native.call_soon_threadsafe, context=_context_of_callbacks())
+        else:
+            self._post = native.run_sync_soon
 
     @property
     def forked(self) -> bool:
@@ -119,6 +124,18 @@ class LoopRef:
         except KeyboardInterrupt:
             anyio.from_thread.run(stop, token=self.token)
             raise
+
+
+def _context_of_callbacks() -> contextvars.Context:
+    """What a callback sees: no values of a task's, and which event loop this is.
+
+    Where sniffio is installed, anyio asks it, and sniffio takes a callback for a place without an event loop: it looks
+    for a task.
+    """
+    context = contextvars.Context()
+    if (sniffio := sys.modules.get("sniffio")) is not None:
+        context.run(sniffio.current_async_library_cvar.set, "asyncio")
+    return context
 
 
 class Reply(Generic[T]):

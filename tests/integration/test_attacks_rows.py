@@ -65,7 +65,7 @@ async def test_the_others_go_on(db: Path, odd: str, monkeypatch: pytest.MonkeyPa
     claims: list[str] = []
     claim = TaskStore.claim
 
-    async def counted(store: TaskStore, owner: str, *args: Any, **kwargs: Any) -> Claim:
+    async def counted(store: TaskStore, owner: str, *args: Any, **kwargs: Any) -> Claim:  # noqa: ANN401 - the claim's
         claims.append(owner)
         return await claim(store, owner, *args, **kwargs)
 
