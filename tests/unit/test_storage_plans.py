@@ -95,7 +95,8 @@ INDEX: dict[str, list[str]] = {
 """What a statement has to go by."""
 
 SMALL = re.compile(
-    r"SCAN (supervisors|names|priorities|heads|owners|orphans|removals|waiting|json_each|\(subquery|(\d+ )?CONSTANT ROWS?)"
+    r"SCAN (supervisors|names|priorities|heads|owners|orphans|removals|waiting|json_each|"
+    r"\(subquery|(\d+ )?CONSTANT ROWS?)"
 )
 """Scans of what is small by nature: a row for each supervisor or queue, and results of the statement itself."""
 
