@@ -28,6 +28,8 @@ _COMMANDS: Final = {
     "enqueue": ("enqueue", "Enqueue a task by the name of its type."),
     "health": ("health", "Say by the exit code whether supervisors work on the store and nothing waits too long."),
     "list": ("listing", "List tasks."),
+    "pause": ("queues", "Take no more tasks from a queue, in any supervisor."),
+    "resume": ("queues", "Take tasks from a queue again."),
     "retry": ("by_hand", "Run failed or cancelled tasks again."),
     "run": ("run", "Run a supervisor, until it is stopped."),
     "show": ("show", "Show one task with its attempts and steps, and why it is as it is."),

@@ -46,6 +46,8 @@ OPTIONS = {
                "--json"],
     "doctor": ["--json"],
     "health": ["--max-wait", "--json"],
+    "pause": [],
+    "resume": [],
     "completion": [],
 }  # fmt: skip
 """What each command takes. (`run` and `demo` go on for long; `--wait` waits: they have tests of their own.)"""
@@ -66,7 +68,7 @@ def lines(chance: random.Random, ids: list[str]) -> Iterator[list[str]]:
     while True:
         command = chance.choice(list(OPTIONS))
         words: list[str] = []
-        if chance.random() < 0.8 and command in {"show", "tail", "cancel", "retry", "enqueue"}:
+        if chance.random() < 0.8 and command in {"show", "tail", "cancel", "retry", "enqueue", "pause", "resume"}:
             likely = ["greet"] if command == "enqueue" else ids[-5:]
             words.append(chance.choice(likely if chance.random() < 0.5 else TEXTS))
         if command == "completion":
