@@ -55,6 +55,10 @@ class Interrupt(Frame, frozen=True):
     reason: str
 
 
+class Ping(Frame, frozen=True):
+    """Say something: does your event loop still turn?"""
+
+
 class Stop(Frame, frozen=True):
     """End: there is nothing more to do."""
 
@@ -83,6 +87,10 @@ class End(Frame, frozen=True):
     before: list[Statement]
 
 
+class Pong(Frame, frozen=True):
+    """It does."""
+
+
 class Alarm(Frame, frozen=True):
     """An event that somebody should see."""
 
@@ -90,8 +98,8 @@ class Alarm(Frame, frozen=True):
     fields: dict[str, Any]
 
 
-ToChild: TypeAlias = Hello | Run | Interrupt | Stop | Answered
-FromChild: TypeAlias = Ready | Broken | End | Alarm | Asked
+ToChild: TypeAlias = Hello | Run | Interrupt | Ping | Stop | Answered
+FromChild: TypeAlias = Ready | Broken | End | Pong | Alarm | Asked
 
 TO_CHILD: Final = msgspec.msgpack.Decoder(ToChild)
 FROM_CHILD: Final = msgspec.msgpack.Decoder(FromChild)

@@ -33,6 +33,8 @@ from taskrunner.runtime.channel import (
     Channel,
     End,
     Interrupt,
+    Ping,
+    Pong,
     Ready,
     Run,
     Stop,
@@ -132,6 +134,7 @@ class Child:
         self._running: dict[str, RunningTask] = {}
         self._coming: dict[str, Reason | None] = {}
         """The tasks that are being prepared, and whether they were asked to end meanwhile."""
+        self._busy = anyio.Event()
         self._stopped = anyio.Event()
 
     async def hear(self) -> None:
@@ -143,6 +146,8 @@ class Child:
                         detach(partial(self._keep, task))
                     case Interrupt(task_id, attempt, reason):
                         self._interrupt(task_id, attempt, cast("Reason", reason))
+                    case Ping():
+                        self._channel.put(Pong())
                     case Stop():
                         self._stopped.set()
                     case _:
@@ -173,6 +178,7 @@ class Child:
         finally:
             reason = self._coming.pop(task.id, None)
         self._running[task.id] = running
+        self._busy.set()
         if reason is not None:
             running.interrupt(reason)
         self._watchdog.add(running, timed=False)
@@ -208,6 +214,9 @@ class Child:
 
     async def _show_progress(self) -> None:
         while True:
+            if not self._running:
+                self._busy = anyio.Event()
+                await self._busy.wait()
             await anyio.sleep(SHOW_PROGRESS)
             for running in self._running.values():
                 if (statement := running.take_progress()) is not None:

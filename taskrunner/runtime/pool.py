@@ -20,8 +20,9 @@ import anyio
 import anyio.lowlevel
 
 from taskrunner.core.errors import InvalidInput, StoreError
-from taskrunner.runtime.channel import Alarm, Broken, End, Hello, Ready
+from taskrunner.runtime.channel import Alarm, Broken, End, Hello, Pong, Ready
 from taskrunner.runtime.process import ChildProcess, ChildTask
+from taskrunner.runtime.vitals import Vitals
 from taskrunner.runtime.watched import NoRoom
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class Pool:
         self._group = group
         self._hello = _hello(workshop, origin)
         self._children: set[ChildProcess] = set()
+        self._vitals = Vitals(self._children, workshop.clock, workshop.events)
         self._starting = 0
         self._lose: Callable[[list[ChildTask], str], None] = lambda _lost, _how: None
         self._on_change: Callable[[], None] = lambda: None
@@ -86,6 +88,7 @@ class Pool:
         self._lose, self._on_change = lose, on_change
         self._to_start = min(max(START_AT_LEAST, 4 * sum(os.times()[:2])), START_AT_MOST)
         try:
+            self._group.start_soon(self._vitals.listen)
             self._fill()
             await self._until(lambda: self._proved or self._refusal is not None)
             if self._refusal is not None:
@@ -113,6 +116,7 @@ class Pool:
         child = await (self._one_for_it_alone(task) if task.is_suspect else self._least_loaded())
         running = ChildTask(task, definition, self._store.tasks, child)
         child.tasks[task.id] = running
+        self._vitals.wake()
         child.taken += 1
         if child.taken == self._settings.max_tasks_per_child:
             self._retire(child)
@@ -224,7 +228,10 @@ class Pool:
             child.doom(f"the import of its app has not come to an end within {self._to_start:.0f} s")
 
     def _hear(self, child: ChildProcess, message: FromChild) -> None:
-        child.is_blocked = isinstance(message, Alarm)  # it comes from a thread, all else from the event loop
+        if isinstance(message, Alarm):  # it comes from a thread, all else from the event loop
+            child.is_blocked = True
+        else:
+            child.is_blocked, child.asked_at = False, None
         match message:
             case End(task_id, attempt, statement, before):
                 self._ended(child, task_id, attempt, lambda running: running.end(statement, before))
@@ -232,6 +239,8 @@ class Pool:
                 self._begin(child, types)
             case Broken(why):
                 child.why = why
+            case Pong():
+                pass
             case Alarm(event, told):
                 self._events.warn(event, **told)
             case _:

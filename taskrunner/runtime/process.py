@@ -76,6 +76,8 @@ class ChildProcess:
         """Whether it is given no more tasks, and ends when it has none."""
         self.is_blocked = False
         """Whether its event loop has not answered of late."""
+        self.asked_at: float | None = None
+        """Since when it is asked for a sign of life, in seconds of the monotonic clock; None: it has given one."""
         self.was_killed = False
         """Whether its supervisor has ended it."""
         self.why = ""

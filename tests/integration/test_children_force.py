@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -129,7 +131,7 @@ async def handle_of_a_finished_one(log: EffectLog) -> bool:
 async def test_a_step_that_another_attempt_may_have_taken_is_refused(db: Path, tmp_path: Path) -> None:
     """G3: a child whose task was taken from it writes nothing more: its body ends, fenced."""
     log = EffectLog(tmp_path / "log")
-    async with app.at_work(db, processes=1, sweep=60) as heard:
+    async with app.at_work(db, processes=1, sweep=60):
         handle = await app.stubborn.enqueue(str(log.path))
         await until(lambda: len(log.lines()) >= 3)
         [[attempt]] = sql(db, "SELECT attempt FROM tasks")
@@ -141,6 +143,24 @@ async def test_a_step_that_another_attempt_may_have_taken_is_refused(db: Path, t
             attempt,
         )
         [[recorded]] = sql(db, "SELECT count(*) FROM steps")
-        await until(lambda: heard.of("task.fenced") or len(log.lines()) > 3)
-        await anyio.sleep(0.3)
+        await anyio.sleep(0.4)
         assert sql(db, "SELECT count(*) FROM steps") == [[recorded]]
+
+
+@pytest.mark.timeout(30)
+async def test_a_child_that_was_stopped_is_told_of_and_gets_no_tasks(db: Path, tmp_path: Path) -> None:
+    """A child under SIGSTOP cannot say anything: after three seconds one warning says so, others take its place."""
+    log = EffectLog(tmp_path / "log")
+    async with app.at_work(db, processes=2) as heard:
+        handle = await app.nap.enqueue(str(log.path), 0.5)
+        await until(lambda: len(log.lines()) == 1)
+        pid = int(log.lines()[0].split()[2])
+        os.kill(pid, signal.SIGSTOP)
+        await until(lambda: heard.of("loop.blocked"), within=8)
+        others = {await (await app.who.enqueue()).result(timeout=5) for _ in range(4)}
+        os.kill(pid, signal.SIGCONT)
+        assert await handle.result(timeout=5) == pid
+    assert pid not in others
+    assert [(event["task_id"], event["place"]) for event in heard.of("loop.blocked")] == [
+        (handle.id, f"child process {pid}")
+    ]

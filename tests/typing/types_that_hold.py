@@ -198,6 +198,7 @@ async def not_built_yet(ctx: TaskContext, handle: TaskHandle[int]) -> None:
     handle.fork  # type: ignore[attr-defined]
     runner.schedule  # type: ignore[attr-defined]
     runner.task(rate=3)  # type: ignore[call-overload]
+    await runner.run(processes="2")  # type: ignore[arg-type]
 
 
 class Wrong:

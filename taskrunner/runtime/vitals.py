@@ -1,0 +1,67 @@
+"""Whether children answer: those that have tasks are asked for a sign of life, and one that gives none is told of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import anyio
+
+from taskrunner.runtime.channel import Ping
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from taskrunner.core.clock import Clock
+    from taskrunner.core.events import Events
+    from taskrunner.runtime.process import ChildProcess
+
+ASK: Final = 1.0
+"""Seconds between two questions to a child that has tasks."""
+
+SILENT: Final = 3.0
+"""Seconds without an answer after which a child counts as blocked: it gets no tasks while another one does answer."""
+
+
+class Vitals:
+    """Asks the children of a pool.
+
+    One whose event loop is blocked mostly says so itself, and names the place; one that was stopped, or whose body
+    never lets go of the interpreter, cannot.
+    """
+
+    def __init__(self, children: Collection[ChildProcess], clock: Clock, events: Events) -> None:
+        self._children = children
+        self._clock = clock
+        self._events = events
+        self._busy = anyio.Event()
+
+    def wake(self) -> None:
+        """Hear that a child has been given a task."""
+        self._busy.set()
+
+    async def listen(self) -> None:
+        """Ask, for as long as any of them has a task, until this is cancelled."""
+        while True:
+            busy = [child for child in self._children if child.tasks and child.is_ready]
+            for child in busy:
+                self._ask(child, self._clock.monotonic())
+            if busy:
+                await anyio.sleep(ASK)
+            else:
+                self._busy = anyio.Event()
+                await self._busy.wait()
+
+    def _ask(self, child: ChildProcess, now: float) -> None:
+        if child.asked_at is None:
+            child.asked_at = now
+            child.channel.put(Ping())
+        elif now - child.asked_at > SILENT and not child.is_blocked:
+            child.is_blocked = True
+            task = next(iter(child.tasks.values())).task if len(child.tasks) == 1 else None
+            self._events.warn(
+                "loop.blocked",
+                task_id=None if task is None else task.id,
+                task_type=None if task is None else task.type,
+                place=f"child process {child.pid}",
+                seconds=round(now - child.asked_at, 1),
+            )
