@@ -55,16 +55,16 @@ class Tally:
     """What became of the tasks so far."""
 
     done: list[Done] = field(default_factory=list)
+    counts: Counter[Answer] = field(default_factory=Counter)
 
-    @property
-    def counts(self) -> Counter[Answer]:
-        """How many tasks had which answer."""
-        return Counter(each.answer for each in self.done)
+    def add(self, done: Sequence[Done]) -> None:
+        """Take in the answers of a batch."""
+        self.done += done
+        self.counts.update(each.answer for each in done)
 
     def sentence(self) -> str:
         """All in one line, such as `12 cancelled, 1 too late`."""
-        counts = self.counts
-        parts = [f"{counts[answer]:,} {words}" for answer, words in _SUMMARY.items() if counts[answer]]
+        parts = [f"{self.counts[answer]:,} {words}" for answer, words in _SUMMARY.items() if self.counts[answer]]
         return ", ".join(parts) or "no task is meant"
 
 
@@ -183,7 +183,7 @@ async def _do(
             bulk = runner.store.bulk
 
             async def work(batch: Sequence[str]) -> None:
-                tally.done += await (bulk.cancel(batch, reason) if verb == "cancel" else bulk.retry(batch))
+                tally.add(await (bulk.cancel(batch, reason) if verb == "cancel" else bulk.retry(batch)))
                 show(tally.sentence())
 
             for start in range(0, len(ids), BATCH):

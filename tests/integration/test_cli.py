@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commands import Folder, here, json_here, sql, wait_until
+from tests.integration.commands import Folder, here, sql, wait_until
 
 READING = (("list",), ("show", "some-id"), ("tail", "some-id"), ("stats",), ("doctor",))
 
@@ -97,30 +97,6 @@ def test_lists_are_filtered_and_paged(folder: Folder) -> None:
     assert [row["id"] for row in folder.json("list", "--queue", "y", "--limit", "1")] == [ids[2]]
     assert [row["id"] for row in folder.json("list", "--queue", "y", "--after", ids[2])] == [ids[1]]
     assert folder.json("list", "--status", "running") == []
-
-
-def test_lists_are_filtered_by_session_parent_and_time(folder: Folder) -> None:
-    """`list` takes a session, a parent, and the times between which a task was created: an instant, or so long ago."""
-    ids = [here(folder, "enqueue", "greet", "name=x").stdout.strip() for _ in range(4)]
-    sql(
-        folder.db,
-        "INSERT INTO sessions(id, created_at, updated_at) SELECT 's', created_at, created_at FROM tasks LIMIT 1",
-        f"UPDATE tasks SET session_id = 's' WHERE id IN ('{ids[0]}', '{ids[1]}')",  # noqa: S608 - ids of ours
-        f"UPDATE tasks SET parent_task_id = '{ids[0]}' WHERE id IN ('{ids[1]}', '{ids[2]}')",  # noqa: S608 - as above
-        "DROP TRIGGER tasks_identity",
-        f"UPDATE tasks SET created_at = '2026-01-01T12:00:00.000000Z' WHERE id = '{ids[3]}'",  # noqa: S608 - as above
-    )
-    for filters, wanted in {
-        ("--session", "s"): {0, 1},
-        ("--parent", ids[0]): {1, 2},
-        ("--session", "s", "--parent", ids[0]): {1},
-        ("--since", "1h"): {0, 1, 2},
-        ("--until", "1h"): {3},
-        ("--since", "2026-01-01T12:00Z", "--until", "2026-01-01T14:00+01:00"): {3},
-        ("--since", "2026-01-01T12:00:01Z", "--status", "pending", "--session", "s"): {0, 1},
-        ("--until", "2026-01-01T12:00Z", "--status", "pending"): set(),
-    }.items():
-        assert {ids.index(row["id"]) for row in json_here(folder, "list", *filters)} == wanted, filters
 
 
 # ── waiting ───────────────────────────────────────────────────────────────────────────────────────────────────────────

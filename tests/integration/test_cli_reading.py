@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from taskrunner import TaskContext, TaskRunner
-from tests.integration.commands import Folder, here, json_here, strict_json, wait_until
+from tests.integration.commands import Folder, here, json_here, sql, strict_json, wait_until
 
 
 @pytest.fixture
@@ -67,6 +67,33 @@ def test_stats_names_the_supervisors(folder: Folder) -> None:
         assert f"process {supervisor.pid}" in here(folder, "stats").stdout
         [queue] = json_here(folder, "stats")["queues"]
         assert (queue["name"], queue["due"], queue["running"], queue["limit"]) == ("default", 0, 1, None)
+
+
+# ── list ──────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_lists_are_filtered_by_session_parent_and_time(folder: Folder) -> None:
+    """`list` takes a session, a parent, and the times between which a task was created: an instant, or so long ago."""
+    ids = [here(folder, "enqueue", "greet", "name=x").stdout.strip() for _ in range(4)]
+    sql(
+        folder.db,
+        "INSERT INTO sessions(id, created_at, updated_at) SELECT 's', created_at, created_at FROM tasks LIMIT 1",
+        f"UPDATE tasks SET session_id = 's' WHERE id IN ('{ids[0]}', '{ids[1]}')",  # noqa: S608 - ids of ours
+        f"UPDATE tasks SET parent_task_id = '{ids[0]}' WHERE id IN ('{ids[1]}', '{ids[2]}')",  # noqa: S608 - as above
+        "DROP TRIGGER tasks_identity",
+        f"UPDATE tasks SET created_at = '2026-01-01T12:00:00.000000Z' WHERE id = '{ids[3]}'",  # noqa: S608 - as above
+    )
+    for filters, wanted in {
+        ("--session", "s"): {0, 1},
+        ("--parent", ids[0]): {1, 2},
+        ("--session", "s", "--parent", ids[0]): {1},
+        ("--since", "1h"): {0, 1, 2},
+        ("--until", "1h"): {3},
+        ("--since", "2026-01-01T12:00Z", "--until", "2026-01-01T14:00+01:00"): {3},
+        ("--since", "2026-01-01T12:00:01Z", "--status", "pending", "--session", "s"): {0, 1},
+        ("--until", "2026-01-01T12:00Z", "--status", "pending"): set(),
+    }.items():
+        assert {ids.index(row["id"]) for row in json_here(folder, "list", *filters)} == wanted, filters
 
 
 # ── config ────────────────────────────────────────────────────────────────────────────────────────────────────────────
