@@ -231,6 +231,20 @@ class Kept:
         return self._head.decode("utf-8", "replace") + gap + self._tail.decode("utf-8", "replace")
 
 
+_guards: set[subprocess.Popen[bytes]] = set()
+
+
+def _leave_guards_to_the_parent() -> None:
+    """In a forked child, whose copies of the pipes would hide the parent's death from the guards."""
+    for guard in _guards:
+        if guard.stdin is not None:
+            guard.stdin.close()
+    _guards.clear()
+
+
+os.register_at_fork(after_in_child=_leave_guards_to_the_parent)
+
+
 class _Group:
     """A running program with its guard, in a process group of their own."""
 
@@ -244,6 +258,7 @@ class _Group:
         guard = _spawn(
             ["/bin/sh", "-c", _GUARD, "guard", f"{command.kill_after:f}"], {"PATH": os.defpath}, group=0, pipes=False
         )
+        _guards.add(guard)
         try:
             program = _spawn(command.argv, {**inherited, **command.env}, group=guard.pid, pipes=True, cwd=command.cwd)
         except OSError as error:
@@ -336,6 +351,7 @@ def _spawn(
 
 
 def _end(guard: subprocess.Popen[bytes]) -> None:
+    _guards.discard(guard)
     guard.kill()
     guard.wait()
     if guard.stdin is not None:

@@ -66,7 +66,10 @@ def test_a_wrong_max_wait(folder: Folder) -> None:
 
 
 async def test_since_when_tasks_have_been_due(db: Path) -> None:
-    """It counts from its time, or from when it was put back, of those that are first in line in each priority."""
+    """It counts from its time, or from when it was put back, of those that are first in line in each priority.
+
+    What stands in a paused queue is to wait.
+    """
     clock = StillClock()
     start = clock.now()
     async with open_store(db, clock=clock) as store:
@@ -92,3 +95,5 @@ async def test_since_when_tasks_have_been_due(db: Path) -> None:
         assert await due() == {"default": 20, "other": 10}
         clock.advance(30)
         assert await due() == {"default": 20, "other": 10, "timed": 40}
+        await store.queues.pause("other")
+        assert await due() == {"default": 20, "timed": 40}

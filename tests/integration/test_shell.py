@@ -26,6 +26,22 @@ ROOT = Path(__file__).resolve().parents[2]
 TREE = ["sh", "-c", "sleep 60 & echo $! $$; wait"]
 """A program with a child of its own; it prints the numbers of both."""
 
+FORKS_A_CHILD = """
+from taskrunner.workers.shell import tasks
+runner.include(tasks)
+
+@runner.task
+async def fork():
+    if (child := os.fork()) == 0:
+        for number in range(3):
+            os.close(number)
+        time.sleep(5)
+        os._exit(0)
+    return child
+
+anyio.run(runner.run)
+"""
+
 
 def shell(db: Path, **settings: Any) -> TaskRunner:  # noqa: ANN401 - each setting's own type
     """A runner that knows `shell.run`."""
@@ -281,17 +297,23 @@ async def test_a_stop_ends_the_whole_tree(db: Path) -> None:
 
 
 async def test_the_death_of_the_worker_ends_the_whole_tree(db: Path, tmp_path: Path) -> None:
-    """B36: after kill -9 of the worker its program and the program's children are gone, and the task runs again."""
+    """B36: after kill -9 of the worker its program and the program's children are gone, and the task runs again.
+
+    A child that another task has forked meanwhile, and that lives on, does not hide the worker's death.
+    """
     log = EffectLog(tmp_path / "effects")
-    code = "from taskrunner.workers.shell import tasks\nrunner.include(tasks)\nanyio.run(runner.run)\n"
+    code = FORKS_A_CHILD
     runner = shell(db)
     async with runner:
         handle = await run.enqueue([*TREE[:2], f"echo begun >> {log.path}; {TREE[2]}"])
         with program(db, log, code) as worker:
             pids = await processes_of(runner, handle.id)
+            forked = await (await runner.enqueue("fork")).result(timeout=5)
             worker.kill(signal.SIGKILL)
             worker.wait()
             await until(lambda: not any(is_running(pid) for pid in pids))
+            assert is_running(forked)
+            os.kill(forked, signal.SIGKILL)
         async with runner.working():
             await until(lambda: len(log.lines()) == 2)
             await handle.cancel()

@@ -33,7 +33,8 @@ SELECT waiting_for, count(*) FROM tasks INDEXED BY tasks_waiting WHERE status = 
 SELECT queue, count(*) FROM tasks INDEXED BY tasks_claim WHERE status = 'pending' AND hold = 0 GROUP BY queue
 
 -- Since when the task that is due and waits has done so, by queue: of those that are first in line, for their queue and
--- priority, and of those whose time has come and whom nobody has put in line. A few index seeks, however many wait.
+-- priority, and of those whose time has come and whom nobody has put in line. Those of a paused queue are to wait. A few
+-- index seeks, however many there are.
 -- name: due_since
 WITH RECURSIVE names(name) AS (
   SELECT min(queue) FROM tasks INDEXED BY tasks_claim WHERE status = 'pending' AND hold = 0
@@ -46,7 +47,8 @@ heads(queue, since) AS (
   FROM names, priorities WHERE name IS NOT NULL
   UNION ALL
   SELECT * FROM (SELECT queue, run_at FROM tasks INDEXED BY tasks_due WHERE status = 'pending' AND hold = 1 AND run_at <= :now ORDER BY run_at LIMIT 1))
-SELECT queue, min(since) FROM heads WHERE since IS NOT NULL GROUP BY queue
+SELECT queue, min(since) FROM heads WHERE since IS NOT NULL
+  AND NOT EXISTS (SELECT 1 FROM queues WHERE name = heads.queue AND paused_at IS NOT NULL) GROUP BY queue
 
 -- Tasks that have lost their process twice in a row or more, and wait for their turn.
 -- name: suspect_count
