@@ -109,6 +109,7 @@ def text(value: object, name: str) -> str:
     if not isinstance(value, str):
         message = f"{name}: must be a text, not {shown(value)}"
         raise InvalidInput(message, path=name)
+    value = str.__str__(value)  # a subclass may say what it likes of its length
     if not 0 < len(value) <= MAX_NAME:
         message = f"{name}: must have 1 to {MAX_NAME} characters, not {len(value):,}"
         raise InvalidInput(message, path=name)

@@ -153,7 +153,7 @@ class Fuzz:
 
     def some(self, **makers: Callable[[], Any]) -> dict[str, Any]:
         """One or two of these keywords: of more, one would be refused nearly always."""
-        return {name: make() for name, make in makers.items() if self.chance.random() < 1.5 / len(makers)}
+        return {name: make() for name, make in makers.items() if self.chance.random() < min(0.3, 1.5 / len(makers))}
 
     def options(self) -> dict[str, Any]:
         """Options of an enqueue, or some that there are not."""
