@@ -34,8 +34,9 @@ class Recovered:
 class Claim:
     """What one claim brought: the tasks to run, the orphans found, and the queues that have more.
 
-    `unasked` are those of them from which nothing was asked for, `promoted` is how many delayed tasks became due, and
-    `suspects` says that a suspect is in line which this owner may run when it is the suspects' turn.
+    `unasked` are those of them from which nothing was asked for, `promoted` is how many delayed tasks became due,
+    `suspects` says that a suspect is in line which this owner may run when it is the suspects' turn, and `limits` that
+    some queue has a limit.
     """
 
     tasks: list[Task]
@@ -45,6 +46,7 @@ class Claim:
     unasked: list[str]
     promoted: int
     suspects: bool
+    limits: bool
 
 
 def claim_unit(
@@ -80,7 +82,7 @@ def claim_unit(
             Statement("promote_due", base),
             Statement("recover", base),
             *claims,
-            Statement("suspect_in_line", base),
+            Statement("claim_signs", base),
             Statement("claimable_queues", base),
         ),
     )
@@ -88,13 +90,13 @@ def claim_unit(
 
 def claim_of(results: Sequence[Rows], queues: Sequence[str]) -> Claim:
     """What the unit brought; `queues` are those that were asked."""
-    _alive, due, recovered, *claimed, suspects, last = results
+    _alive, due, recovered, *claimed, ((suspects, limits),), last = results
     tasks, unreadable = _readable([row for rows in claimed for row in rows])
     tasks.sort(key=lambda task: (task.priority, task.seq))
     left = [str(row[0]) for row in last]
     found = [Recovered(*row) for row in recovered]  # type: ignore[arg-type]
     unasked = [name for name in left if name not in queues]
-    return Claim(tasks, unreadable, found, left, unasked, len(due), bool(suspects))
+    return Claim(tasks, unreadable, found, left, unasked, len(due), bool(suspects), bool(limits))
 
 
 def _json(names: list[str]) -> str:

@@ -47,6 +47,7 @@ class TaskStore:
         self._clock = clock
         self._default_retries = default_retries
         self._default_losses = default_losses
+        self._has_limits = False  # as the last claim has seen it
 
     # ── enqueue ──────────────────────────────────────────────────────────────────────────────────────────────────────
     async def enqueue(self, new: NewTask) -> str:
@@ -144,7 +145,9 @@ class TaskStore:
             results = await self._engine.write(unit)
         except Refused:
             raise LeaseLost from None
-        return claim_of(results, queues)
+        claim = claim_of(results, queues)
+        self._has_limits = claim.limits
+        return claim
 
     async def next_due(self) -> datetime | None:
         """When the next delayed task becomes due; None as well for a moment that nobody can read."""
@@ -190,7 +193,8 @@ class TaskStore:
 
     def ending(self, fence: Fence, end: Statement, before: Sequence[Statement] = ()) -> Unit:
         """The unit that ends an attempt, with what the attempt still has to write."""
-        work = (WORK,) if end.name in {"fail", "release"} else ()  # it may be run again, and not by us
+        again = end.name in {"fail", "release"}  # it may be run again, and not by us
+        work = (WORK,) if again or self._has_limits else ()  # any end makes room in a queue that has a limit
         return Unit((*before, end), topics=(*work, task_topic(fence.task_id)))
 
     async def end(self, fence: Fence, end: Statement, before: Sequence[Statement] = ()) -> Status:

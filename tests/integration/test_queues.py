@@ -103,6 +103,37 @@ async def test_a_limit_holds_over_two_supervisors(db: Path) -> None:
     assert max(most) == 2
 
 
+async def test_a_place_that_was_made_is_taken_at_once(db: Path) -> None:
+    """The end of a task in one supervisor makes room in its queue, and another hears of it: it waits for no sweep."""
+    ending, waiting = quick(db), quick(db, sweep=30, lease=90, heartbeat=10)
+    go_on, stop = anyio.Event(), anyio.Event()
+    started: list[int] = []
+
+    async def use(number: int) -> None:
+        started.append(number)
+        if number == 0:
+            await go_on.wait()
+
+    for runner in (ending, waiting):
+        runner.limit(queue="default", concurrency=1)
+        runner.task(use)
+
+    async def work() -> None:
+        async with ending.working():
+            await stop.wait()
+
+    async with waiting, anyio.create_task_group() as group:
+        group.start_soon(work)
+        await waiting.enqueue_many([waiting.definitions["use"].bind(number) for number in range(2)])
+        await until(lambda: started == [0])
+        async with waiting.working():
+            stop.set()  # it claims no more, and its task goes on
+            await anyio.sleep(0.3)
+            assert started == [0]
+            go_on.set()
+            await until(lambda: started == [0, 1], within=1)
+
+
 async def test_a_limit_is_lifted_by_none(db: Path) -> None:
     """A limit stays in the store when its code is gone; a version that says None lifts it."""
     counts: list[int] = []

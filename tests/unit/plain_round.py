@@ -97,7 +97,7 @@ ROUND: Final[list[tuple[str, dict[str, Value]]]] = [
     ("recover", {"now": NOW}),
     ("claim", {"owner": "me", "queue": "default", "slots": 3, "now": NOW}),
     ("claim_suspect", {"owner": "me", "slots": 9, "now": NOW, "known": "[]", "only": None}),
-    ("suspect_in_line", {"known": "[]", "only": None}),
+    ("claim_signs", {"known": "[]", "only": None}),
     ("claim_put_back", {"owner": "me", "queue": None, "slots": 9, "now": NOW, "waiting_for": "worker:job"}),
     ("cancel_requests", {"owner": "me"}),
     ("fence", _FENCE),

@@ -26,7 +26,7 @@ BY_ID = "tasks USING COVERING INDEX sqlite_autoindex_tasks_1 (id=?)"
 INDEX: dict[str, list[str]] = {
     "claim": ["INDEX tasks_claim (queue=?)", "INDEX tasks_running (lease_owner=?)", BY_ID],
     "claim_suspect": ["INDEX tasks_suspects", "INDEX tasks_running (lease_owner=?)", BY_ID],
-    "suspect_in_line": ["INDEX tasks_suspects"],
+    "claim_signs": ["INDEX tasks_suspects"],
     "suspect_count": ["INDEX tasks_suspects"],
     "limit_queue": [],
     "pause_queue": [],
@@ -95,7 +95,7 @@ INDEX: dict[str, list[str]] = {
 """What a statement has to go by."""
 
 SMALL = re.compile(
-    r"SCAN (supervisors|names|priorities|heads|owners|orphans|removals|waiting|json_each|"
+    r"SCAN (supervisors|queues|names|priorities|heads|owners|orphans|removals|waiting|json_each|"
     r"\(subquery|(\d+ )?CONSTANT ROWS?)"
 )
 """Scans of what is small by nature: a row for each supervisor or queue, and results of the statement itself."""

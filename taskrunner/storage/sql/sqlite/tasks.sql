@@ -155,8 +155,9 @@ SET status = 'running', lease_owner = :owner, attempt = attempt + 1, outcome = N
 WHERE id IN (SELECT id FROM {suspects} ORDER BY priority, seq LIMIT max(0, min(1, {free})))
 RETURNING {task_columns}
 
--- name: suspect_in_line
-SELECT 1 FROM {suspects} LIMIT 1
+-- Whether a suspect is in line that may be tried here, and whether any queue has a limit, so that an end makes room.
+-- name: claim_signs
+SELECT EXISTS (SELECT 1 FROM {suspects}), EXISTS (SELECT 1 FROM queues WHERE concurrency IS NOT NULL)
 
 -- The queues in which something can be claimed, and that have room: one index seek for each.
 -- name: claimable_queues
