@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -12,8 +13,9 @@ import anyio.lowlevel
 import pytest
 
 from taskrunner import InvalidInput, TaskContext, TaskFailed, TaskRunner, TaskRunnerError
+from tests.integration import lifespan_app as app
 from tests.integration.commands import Folder
-from tests.integration.machine import quick, until
+from tests.integration.machine import FAST, quick, until
 
 Lifespan = Callable[[TaskRunner], AbstractAsyncContextManager[Any]]
 
@@ -185,3 +187,29 @@ def test_the_command_enters_it(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
     assert folder.ok("run", "good:runner", "--until-idle") == "open\nclosed\n"
     assert folder.json("show", task_id)["task"]["output"] == 12
+
+
+async def test_each_child_enters_it(db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `processes=2` it is each child that enters it, not their supervisor: the bodies run there."""
+    log = tmp_path / "log"
+    monkeypatch.setenv(app.LOG, str(log))
+    with app.runner.override(db=db, **FAST):
+        async with app.runner.working(processes=2):
+            handles = [await app.where.enqueue() for _ in range(8)]
+            found = [await handle.result(timeout=10) for handle in handles]
+            await until(lambda: log.read_text(encoding="utf-8").count("enter") == 2)
+    assert all(given == here != os.getpid() for given, here in found)
+    lines = [line.split()[:2] for line in log.read_text(encoding="utf-8").splitlines()]
+    assert sorted(what for what, _pid in lines) == ["enter", "enter", "leave", "leave"]
+    assert str(os.getpid()) not in {pid for _what, pid in lines}
+
+
+async def test_one_that_fails_in_the_children_is_told_in_one_sentence(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No child can begin: the supervisor says why, and does not start them again and again."""
+    monkeypatch.setenv(app.FAILS, "yes")
+    sentence = "the lifespan failed before the first claim: ConnectionError: nobody answers"
+    with app.runner.override(db=db, **FAST), pytest.raises(InvalidInput, match=sentence):
+        async with app.runner.working(processes=1):
+            pass
