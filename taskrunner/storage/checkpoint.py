@@ -141,6 +141,7 @@ class Checkpointer:
         """Whether this process may checkpoint now: an flock among all processes on this file."""
         self._lock.parent.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        _turns.add(descriptor)
         try:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -150,6 +151,20 @@ class Checkpointer:
                 yield True
                 self._lock.unlink(missing_ok=True)
         finally:
+            _turns.discard(descriptor)
             os.close(descriptor)
             with suppress(OSError):
                 self._lock.parent.rmdir()  # only when it is empty
+
+
+_turns: set[int] = set()
+"""The descriptors of the locks that are held now: a forked child closes its copies, or it would hold them on."""
+
+
+def _leave_turns_to_parent() -> None:
+    for descriptor in _turns:
+        os.close(descriptor)
+    _turns.clear()
+
+
+os.register_at_fork(after_in_child=_leave_turns_to_parent)

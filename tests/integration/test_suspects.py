@@ -14,7 +14,8 @@ import anyio
 import pytest
 
 from taskrunner import Task, TaskContext, TaskRunner
-from tests.integration.machine import PREAMBLE, ROOT, Heard, quick, sql, until
+from tests.integration import children_app as app
+from tests.integration.machine import PREAMBLE, ROOT, EffectLog, Heard, quick, sql, until
 
 PILL = """
 @runner.task
@@ -130,6 +131,26 @@ async def test_suspects_and_others_take_turns(db: Path) -> None:
     assert places[0] == 0  # it harms nobody while nobody else is there
     assert all(later - earlier > 1 for earlier, later in itertools.pairwise(places)), places
     assert places[-1] < 150, places
+
+
+async def test_with_children_one_at_a_time_and_others_beside(db: Path, tmp_path: Path) -> None:
+    """Each suspect has a child of its own, one after the other; the other children run what else there is."""
+    log = EffectLog(tmp_path / "log")
+    async with quick(db) as client:
+        given = {"log": str(log.path), "seconds": 0.3}
+        doubtful = [(await client.enqueue("nap", given)).id for _ in range(3)]
+        others = [(await client.enqueue("nap", {**given, "seconds": 0.05})).id for _ in range(12)]
+        suspects(db, *doubtful)
+    async with app.at_work(db, processes=2, concurrency=4):
+        await until(lambda: len(log.lines()) == 30, within=15)
+    lines = [line.split() for line in log.lines()]
+    theirs = [(what, task_id) for what, task_id, _pid in lines if task_id in doubtful]
+    assert theirs == [(what, task_id) for task_id in doubtful for what in ("begins", "ends")]
+    assert {pid for _what, task_id, pid in lines if task_id in doubtful}.isdisjoint(
+        pid for _what, task_id, pid in lines if task_id in others
+    )
+    ids = [task_id for _what, task_id, _pid in lines]
+    assert max(map(ids.index, others)) < ids.index(doubtful[-1]), "they have waited for the suspects"
 
 
 async def test_a_suspect_is_left_to_who_has_room(db: Path) -> None:
