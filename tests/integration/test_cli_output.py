@@ -170,7 +170,7 @@ def test_standard_output_is_closed(folder: Folder) -> None:
 def test_a_log_that_nobody_reads_any_more(folder: Folder) -> None:
     """A supervisor whose log's reader has gone works on: no task fails for what it logs."""
     for number in range(20):
-        folder.ok("enqueue", "greet", f"name=n{number}")
+        here(folder, "enqueue", "greet", f"name=n{number}")
     command = f"{sys.executable} -m taskrunner run app:runner --until-idle 2>&1 | head -1"
     done = subprocess.run(
         ["/bin/bash", "-c", command], cwd=folder.path, env=folder.env, capture_output=True, check=False
