@@ -16,9 +16,11 @@ import anyio
 import apsw
 
 from taskrunner.core.clock import Clock
+from taskrunner.core.events import Events
 from taskrunner.core.model import NewTask, SupervisorRow, Task, TaskType
 from taskrunner.core.settings import resolve
 from taskrunner.runtime.channel import FROM_CHILD, TO_CHILD, Channel, FromChild, ToChild
+from taskrunner.runtime.retention import Pruner
 from taskrunner.storage import guard
 from taskrunner.storage.engine import load_queries
 from taskrunner.storage.remote import Desk, RemoteEngine
@@ -189,3 +191,8 @@ async def end(store: Store, task: Task, how: str = "completed") -> str:
         "released": lambda: store.tasks.release(task.fence),
     }[how]()
     return await store.tasks.end(task.fence, statement)
+
+
+def pruner_of(store: Store, clock: Clock, keep: float) -> Pruner:
+    """Who removes the tasks of a store that finished more than `keep` seconds ago."""
+    return Pruner(store, resolve(code={"keep_finished": keep}), clock, Events())

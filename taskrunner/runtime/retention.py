@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from taskrunner.core.clock import Clock
     from taskrunner.core.events import Events
+    from taskrunner.core.settings import Settings
     from taskrunner.core.states import Status
     from taskrunner.storage.retention import Finished
     from taskrunner.storage.store import Store
@@ -42,26 +43,33 @@ SHORTEST_PAUSE: Final = 0.002
 
 
 class Pruner:
-    """Removes what finished more than `keep` seconds ago."""
+    """Removes what finished longer ago than the setting `keep_finished` says; nothing without it."""
 
-    def __init__(self, store: Store, keep: float, clock: Clock, events: Events) -> None:
+    def __init__(self, store: Store, settings: Settings, clock: Clock, events: Events) -> None:
         self._retention = store.retention
-        self._keep = keep
+        self._keep = settings.keep_finished
+        self._sweep = settings.sweep
         self._clock = clock
         self._events = events
         self._batch = 4 * LEAST
         self._removed = 0
 
-    async def run(self, sweep: float) -> None:
-        """Look for old tasks again and again, at most every `sweep` seconds, until it is cancelled."""
-        pause = min(EVERY, max(sweep, self._keep / 10))
-        await anyio.sleep(pause * self._clock.random())  # several supervisors take turns
+    async def run(self) -> None:
+        """Look for old tasks now, and again and again, until it is cancelled."""
+        if self._keep is None:
+            return
+        pause = min(EVERY, max(self._sweep, self._keep / 10))
         while True:
-            try:
+            await self.look()
+            await anyio.sleep(pause * (0.5 + self._clock.random() / 2))  # several supervisors take turns
+
+    async def look(self, patience: float | None = None) -> None:
+        """Remove what is old, for at most `patience` seconds (None: no limit); trouble with the store is told of."""
+        try:
+            with anyio.move_on_after(patience):
                 await self.prune()
-            except StoreError as error:  # the next round tries again
-                self._events.trouble(error, self._clock.monotonic())
-            await anyio.sleep(pause)
+        except StoreError as error:  # the next look tries again
+            self._events.trouble(error, self._clock.monotonic())
 
     async def prune(self) -> int:
         """Remove what is old now, children before their parents; the number of tasks that were removed.
@@ -70,6 +78,8 @@ class Pruner:
             StoreError: the store cannot be used at the moment.
         """
         self._removed = 0
+        if self._keep is None:
+            return 0
         before = self._clock.now() - timedelta(seconds=self._keep)
         await self._finish_begun()
         again = True

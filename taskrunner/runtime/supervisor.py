@@ -142,8 +142,8 @@ class Supervisor:
         group.start_soon(self._sweeps, lease, group)
         group.start_soon(self._watch_cancels, keeper)
         group.start_soon(self._show_progress, keeper)
-        if (keep := self._settings.keep_finished) is not None:
-            group.start_soon(Pruner(self._store, keep, self._clock, self._events).run, self._settings.sweep)
+        pruner = Pruner(self._store, self._settings, self._clock, self._events)
+        group.start_soon(pruner.run)
         if not self._started:
             self._started = True
             task_status.started()
@@ -151,6 +151,8 @@ class Supervisor:
             await self._claims(lease, keeper, news)
             self._events.emit("supervisor.stopping", supervisor_id=lease.id, running=len(keeper.running))
             await self._drain(keeper)
+            if self._until_idle and not self._stopping:  # it may never run for long enough to look by itself
+                await pruner.look(self._settings.grace)
         finally:
             await see_through(partial(self._abandon, keeper))
 

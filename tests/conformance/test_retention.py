@@ -11,14 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from taskrunner.core.events import Events
 from taskrunner.core.model import Task
 from taskrunner.runtime import retention
 from taskrunner.runtime.retention import Pruner
 from taskrunner.storage.retention import WHOLE
 from taskrunner.storage.sqlite import SQLiteEngine
 from taskrunner.storage.store import Store
-from tests.stores import StillClock, claim, end, new_task, register, sql
+from tests.stores import StillClock, claim, end, new_task, pruner_of, register, sql
 from tests.verbs import World, record
 
 DAY = 86_400.0
@@ -30,7 +29,7 @@ RETRY = (
 
 def pruner(store: Store, clock: StillClock, keep: float = DAY) -> Pruner:
     """Somebody who keeps finished tasks for a day."""
-    return Pruner(store, keep, clock, Events())
+    return pruner_of(store, clock, keep)
 
 
 async def finish(store: Store, *types: str, how: str = "completed", steps: int = 2, **options: str) -> list[Task]:

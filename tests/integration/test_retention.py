@@ -9,11 +9,9 @@ import pytest
 
 from taskrunner import InvalidInput, TaskContext, TaskNotFound, TaskRunner
 from taskrunner.core.clock import Clock
-from taskrunner.core.events import Events
-from taskrunner.runtime.retention import Pruner
 from tests.integration.machine import Heard, quick, sql, until
 from tests.rivals import started
-from tests.stores import bare
+from tests.stores import bare, pruner_of
 
 OLD = "2026-01-01T00:00:00.000000Z"
 
@@ -76,6 +74,15 @@ async def test_for_ever_is_the_default(db: Path) -> None:
             pass
 
 
+async def test_who_works_until_idle_looks_too(db: Path) -> None:
+    """A supervisor that is started every hour and ends when nothing is due keeps the store small all the same."""
+    connection = bare(db)
+    connection.execute(MAKE_OLD, {"count": 2_000, "old": OLD}).fetchall()
+    connection.close()
+    assert await quick(db, keep_finished="1m").drain() == 0
+    assert sql(db, "SELECT (SELECT count(*) FROM tasks), (SELECT count(*) FROM steps)") == [[0, 0]]
+
+
 @pytest.mark.timeout(60)
 async def test_nobody_waits_while_a_large_store_is_pruned(db: Path) -> None:
     """20,000 old tasks go beside four busy slots: no lease is lost, and who waits 250 ms at most gets in (B47)."""
@@ -97,7 +104,7 @@ async def test_nobody_waits_while_a_large_store_is_pruned(db: Path) -> None:
             await (await job.enqueue()).result(timeout=10)
 
     async with runner, anyio.create_task_group() as group:
-        pruner = Pruner(runner.store, 60.0, Clock(), Events())
+        pruner = pruner_of(runner.store, Clock(), 60.0)
         async with runner.working(concurrency=4, queues=["default"]):
             for _ in range(4):
                 group.start_soon(work)
