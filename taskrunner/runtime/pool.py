@@ -1,6 +1,6 @@
 """The children of one supervisor: started, given tasks, watched, and replaced when they die.
 
-A child that dies before it has brought anything to an end is replaced after a wait, which doubles each time: what kills
+A child that dies before it has written anything is replaced after a wait, which doubles each time: what kills
 its child at once, be it the app's import or a task, costs little. A task on its way to being quarantined gets a child
 all for itself, so that it takes no others along.
 """
@@ -22,8 +22,9 @@ import anyio.lowlevel
 from taskrunner.core.errors import InvalidInput, StoreError
 from taskrunner.runtime.channel import Alarm, Broken, End, Hello, Pong, Ready
 from taskrunner.runtime.process import ChildProcess, ChildTask
-from taskrunner.runtime.vitals import Vitals
+from taskrunner.runtime.vitals import FIRST_PAUSE, Pauses, Vitals
 from taskrunner.runtime.watched import NoRoom
+from taskrunner.storage.remote import Write
 
 if TYPE_CHECKING:
     from taskrunner.authoring.definition import TaskDefinition
@@ -34,13 +35,6 @@ if TYPE_CHECKING:
 
 PATIENCE: Final = 5.0
 """Seconds that a claimed task waits for a child before it is handed back."""
-
-FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 30.0
-"""Seconds before a child is replaced that has died early: the first time, and at most. So there are 10 in a minute."""
-
-DEGRADED: Final = 5
-"""Early deaths in a row that make one event which somebody should see."""
 
 LEAVE: Final = 5.0
 """Seconds that a child has to end when it is told to."""
@@ -72,8 +66,7 @@ class Pool:
         self._over = False
         self._proved = False
         self._refusal: InvalidInput | None = None
-        self._early = 0
-        self._next_at = 0.0
+        self._pauses = Pauses(workshop.clock, workshop.events)
         self._to_start = START_AT_LEAST
 
     @asynccontextmanager
@@ -136,7 +129,7 @@ class Pool:
         return min(there, key=lambda child: (child.is_blocked, len(child.tasks)))
 
     async def _one_for_it_alone(self, task: Task) -> ChildProcess:
-        with anyio.move_on_after(FIRST_PAUSE * 2 ** min(task.losses - 1, 8)):
+        with anyio.move_on_after(FIRST_PAUSE * 2 ** min(task.losses - 1, 3)):  # it is claimed by now: not for long
             await self._until(lambda: self._over)
         born: list[ChildProcess | None] = []
         self._starting += 1
@@ -161,7 +154,7 @@ class Pool:
     # ── the children ─────────────────────────────────────────────────────────────────────────────────────────────────
     def _fill(self) -> None:
         """Start as many children as are missing: one only while it is not known whether they live."""
-        at_once = self._settings.processes if self._proved and not self._early else 1
+        at_once = self._settings.processes if self._proved and not self._pauses.deaths else 1
         coming = sum(not (child.is_ready or child.is_alone) for child in self._children) + self._starting
         there = sum(child.takes_tasks for child in self._children)
         while not self._over and there + coming < self._settings.processes and coming < at_once:
@@ -197,7 +190,9 @@ class Pool:
                 return None
             child = await ChildProcess.start(self._store.engine)
         except OSError as error:
-            self._count_early(f"the system cannot start it ({error.strerror})")
+            why = f"the system cannot start it ({error.strerror})"
+            self._refuse_at_start(why)
+            self._pauses.count(why)
             return None
         finally:
             self._starting -= 1
@@ -209,7 +204,7 @@ class Pool:
     async def _turn(self) -> None:
         """Wait until the next child may be started."""
         await anyio.lowlevel.checkpoint()
-        while not self._over and self._early and (left := self._next_at - self._clock.monotonic()) > 0:
+        while not self._over and (left := self._pauses.left) > 0:
             with anyio.move_on_after(left):
                 await self._changed.wait()
 
@@ -232,6 +227,9 @@ class Pool:
             child.is_blocked = True
         else:
             child.is_blocked, child.asked_at = False, None
+        if isinstance(message, End | Write):
+            child.has_worked = True
+            self._pauses.forget()
         match message:
             case End(task_id, attempt, statement, before):
                 self._ended(child, task_id, attempt, lambda running: running.end(statement, before))
@@ -265,8 +263,6 @@ class Pool:
         if running is None or running.task.attempt != attempt:
             return
         del child.tasks[task_id]
-        child.ended += 1
-        self._early = 0
         end(running)
         statement, _before = running.ending()
         if statement is not None and statement.params.get("error_type") == "MemoryError":
@@ -305,21 +301,18 @@ class Pool:
         child.tasks.clear()
         if not clean and not self._over:
             self._events.warn("child.lost", pid=child.pid, how=child.why, tasks=len(lost))
-            if not child.is_ready and not self._proved:
-                message = f"processes={self._settings.processes}: a child process cannot begin: {child.why}"
-                self._refusal = InvalidInput(message, path="processes")
-            elif not child.ended:
-                self._count_early(child.why)
+            self._refuse_at_start(child.why)
+            if not child.has_worked:
+                self._pauses.count(child.why)
         if lost:
             here = f"supervisor process {os.getpid()} on {socket.gethostname()}"
             self._lose(lost, f"child process {child.pid} of {here}: {child.why}")
 
-    def _count_early(self, why: str) -> None:
-        self._early += 1
-        pause = min(FIRST_PAUSE * 2 ** min(self._early - 1, 20), LONGEST_PAUSE)
-        self._next_at = self._clock.monotonic() + pause
-        if self._early == DEGRADED:
-            self._events.warn("children.degraded", deaths=self._early, how=why, next_in=pause)
+    def _refuse_at_start(self, why: str) -> None:
+        """What keeps the first child of all from beginning ends the supervisor."""
+        if not self._proved:
+            message = f"processes={self._settings.processes}: a child process cannot begin: {why}"
+            self._refusal = InvalidInput(message, path="processes")
 
     async def _close(self) -> None:
         self.let_go()

@@ -67,8 +67,8 @@ class ChildProcess:
         self.start_time = start_time_of(process.pid)
         self.tasks: dict[str, ChildTask] = {}
         self.taken = 0
-        self.ended = 0
-        """Attempts that it has brought to an end."""
+        self.has_worked = False
+        """Whether it has written anything, or brought an attempt to its end."""
         self.is_ready = False
         self.is_alone = False
         """Whether it is there for one task only."""

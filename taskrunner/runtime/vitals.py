@@ -1,4 +1,4 @@
-"""Whether children answer: those that have tasks are asked for a sign of life, and one that gives none is told of."""
+"""How children are: those with tasks are asked for a sign of life, and where they die early, they come back slowly."""
 
 from __future__ import annotations
 
@@ -20,6 +20,42 @@ ASK: Final = 1.0
 
 SILENT: Final = 3.0
 """Seconds without an answer after which a child counts as blocked: it gets no tasks while another one does answer."""
+
+
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 30.0
+"""Seconds before a child is replaced that has died early: the first time, and at most. So there are 10 in a minute."""
+
+DEGRADED: Final = 5
+"""Early deaths in a row that make one event which somebody should see."""
+
+
+class Pauses:
+    """How long to wait before the next child is started, after some that have died early."""
+
+    def __init__(self, clock: Clock, events: Events) -> None:
+        self._clock = clock
+        self._events = events
+        self._next_at = 0.0
+        self.deaths = 0
+        """How many in a row."""
+
+    @property
+    def left(self) -> float:
+        """Seconds until the next may be started; 0 or less: now."""
+        return self._next_at - self._clock.monotonic() if self.deaths else 0.0
+
+    def count(self, why: str) -> None:
+        """Another one has died early."""
+        self.deaths += 1
+        pause = min(FIRST_PAUSE * 2 ** min(self.deaths - 1, 20), LONGEST_PAUSE)
+        self._next_at = self._clock.monotonic() + pause
+        if self.deaths == DEGRADED:
+            self._events.warn("children.degraded", deaths=self.deaths, how=why, next_in=pause)
+
+    def forget(self) -> None:
+        """One of them is of use."""
+        self.deaths = 0
 
 
 class Vitals:

@@ -141,20 +141,16 @@ class Lane:
         """The processes in which this supervisor's jobs run."""
         return {victim.pid}
 
-    def _strike(self, victim: Process, moment: str) -> None:
-        """Kill a supervisor."""
-        self._world.strike(victim, moment)
-
     # ── the moments ──────────────────────────────────────────────────────────────────────────────────────────────────
     def _at_effect(self, victim: Process, chance: float) -> None:
         if self._effect_of(victim):
             time.sleep(self._calm + chance * self._plan.spread)
             self._calm = 0.0
-            self._strike(victim, "effect")
+            self._world.strike(victim, "effect")
 
     def _at_start(self, victim: Process, chance: float) -> None:
         time.sleep(chance * 0.12)
-        self._strike(victim, "start")
+        self._world.strike(victim, "start")
 
     def _at_claim(self, victim: Process, _chance: float) -> None:
         if victim.wait(PATIENCE):
@@ -167,7 +163,7 @@ class Lane:
             self._world.note("term", victim)
             victim.send(signal.SIGTERM)
             time.sleep(chance * 0.04)
-            self._strike(victim, "stop")
+            self._world.strike(victim, "stop")
 
     def _at_pause(self, victim: Process, chance: float) -> None:
         if not self._effect_of(victim):
@@ -283,12 +279,6 @@ class Family(Lane):
         self._seen = len(lines)
         return self._families.get(victim.pid, set())
 
-    def _strike(self, victim: Process, moment: str) -> None:
-        self._world.tail.read()
-        for pid in self._pids_of(victim):
-            self._world.note("fall", pid, str(victim.pid))
-        super()._strike(victim, moment)
-
     def _at_child(self, victim: Process, chance: float) -> None:
         self._fell(victim, chance, "child")
 
@@ -304,15 +294,15 @@ class Family(Lane):
         if child is None:
             return
         time.sleep(chance * self._plan.spread)
-        self._world.note("kill", child.pid, moment)
+        self._world.note("kill", child, moment)
         if moment == "both" and chance < 1 / 2:
-            self._strike(victim, moment)
+            self._world.strike(victim, moment)
         if moment == "group":
             with suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
         child.send(signal.SIGKILL)
         if moment == "both" and chance >= 1 / 2:
-            self._strike(victim, moment)
+            self._world.strike(victim, moment)
         if not child.wait(PATIENCE):
             self.problems.append(f"child {child.pid} does not die")
 

@@ -77,6 +77,13 @@ class Evidence:
         return {row["id"]: row for row in self.rows["tasks"]}
 
     @cached_property
+    def families(self) -> defaultdict[int, set[int]]:
+        """The children of each supervisor, by pid: they die with it."""
+        children = self.of("child")
+        pids = {line.pid: {int(each.text) for each in children if each.pid == line.pid} for line in children}
+        return defaultdict(set, pids)
+
+    @cached_property
     def steps(self) -> dict[tuple[str, str], dict[str, Any]]:
         """The recorded steps by task and label."""
         return {(row["task_id"], _label(row)): row for row in self.rows["steps"]}
@@ -131,7 +138,9 @@ def broken(db: Path) -> Iterator[str]:
 
 
 def excused(complaint: str, evidence: Evidence) -> bool:
-    """Whether there was a reason: a process that is stopped within a transaction keeps the store locked."""
+    """Whether there was a reason: one that is stopped amid a commit keeps the store locked; children are killed."""
+    if '"event": "children.degraded"' in complaint and "SIGKILL" in complaint:
+        return bool(evidence.families)
     return '"event": "store.trouble"' in complaint and bool(evidence.of("pause"))
 
 
@@ -248,14 +257,13 @@ def wrong_attempts(evidence: Evidence) -> Iterator[str]:
 
 def robbed(evidence: Evidence) -> Iterator[str]:
     """I14: a task is taken from the dead only, or from one that was stopped for longer than its lease."""
-    fallen = {line.pid for line in evidence.of("kill", "fall", "pause")}
+    fallen = {line.pid for line in evidence.of("kill", "pause")}
     pids = {row["id"]: row["pid"] for row in evidence.rows["supervisors"]}
     for row in evidence.rows["attempts"]:
-        if row["outcome"] == "lost":
-            child = re.search(r"child process (\d+) of", row["error_message"])
-            pid = int(child[1]) if child else pids.get(row["owner"])
-            if pid not in fallen:
-                yield f"{row} was taken from process {pid}"
+        child = re.search(r"child process (\d+) of", row["error_message"] or "")
+        pid = int(child[1]) if child else pids.get(row["owner"])
+        if row["outcome"] == "lost" and pid not in fallen:
+            yield f"{row} was taken from process {pid}"
 
 
 def overlap(evidence: Evidence) -> Iterator[str]:
@@ -263,10 +271,12 @@ def overlap(evidence: Evidence) -> Iterator[str]:
     inside: defaultdict[str, dict[int, int]] = defaultdict(dict)
     struck: set[int] = set()
     for line, overtaken in with_overtaken(evidence):
-        if line.kind in {"kill", "fall", "pause"}:
-            struck.add(line.pid)  # it may still write a line or two: the witness writes before it strikes
+        if line.kind in {"kill", "pause"}:
+            fallen = evidence.families[line.pid] | {line.pid} if line.kind == "kill" else {line.pid}
+            struck |= fallen  # they may still write a line or two: the witness writes before it strikes
             for bodies in inside.values():
-                bodies.pop(line.pid, None)
+                for pid in fallen:
+                    bodies.pop(pid, None)
         elif line.kind == "resume":
             struck.discard(line.pid)
         elif line.kind == "leave":
@@ -313,9 +323,7 @@ def figures(evidence: Evidence) -> dict[str, Any]:
     kills = [line for line in evidence.of("kill") if line.text != "client"]
     left = {(line.task, line.attempt) for line in evidence.of("leave")}
     entered = [line for line in evidence.of("enter") if (line.task, line.attempt) not in left]
-    inside = {line.pid for line in entered}
-    hit = {line.pid for line in kills if line.pid in inside}
-    hit |= {int(line.text) for line in evidence.of("fall") if line.pid in inside}
+    hit = {line.pid for line in kills if {line.pid for line in entered} & {line.pid, *evidence.families[line.pid]}}
     acks = {(line.task, line.step, line.attempt) for line in evidence.of("ack")}
     steps = {key: row for key, row in evidence.steps.items() if key[1] in STEPS}
     enqueued = {line.step for line in evidence.of("enqueued")}

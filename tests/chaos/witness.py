@@ -8,8 +8,7 @@ and what a process has witnessed stays when it is killed. Who writes what:
 - a supervisor's listeners: `supervising` (it has its lease), `child` (text: the pid of one that is ready), `lost` (it
   has its lease no more), `completed` and `fenced` (a task's end was written, or refused);
 - a client: `asked` (before it enqueues; step: its key), `enqueued` (after it returned) or `unknown` (it raised);
-- whoever plays fate: `spawn`, and before it does so `kill`, `term`, `pause`, `resume`, and `fall` for each child of a
-  supervisor that is killed (text: its pid).
+- whoever plays fate: `spawn`, and before it does so `kill`, `term`, `pause`, `resume`.
 """
 
 from __future__ import annotations

@@ -110,10 +110,9 @@ class World:
         """Start a process that enqueues a job for each key."""
         return self._warm(["client", str(self.db), str(pace), *keys], {}, ())
 
-    def note(self, kind: str, process: Process | int, text: str = "") -> int:
-        """Witness what is done to a process (or to a pid), before it is done; returns the time."""
-        pid = process if isinstance(process, int) else process.pid
-        return witness.write(kind, pid=pid, text=text, path=self.witness)
+    def note(self, kind: str, process: Process, text: str = "") -> int:
+        """Witness what is done to a process, before it is done; returns the time."""
+        return witness.write(kind, pid=process.pid, text=text, path=self.witness)
 
     def strike(self, process: Process, text: str = "") -> int:
         """Kill a process with SIGKILL, with a witness; returns when, in nanoseconds of CLOCK_MONOTONIC."""
