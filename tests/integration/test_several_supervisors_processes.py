@@ -37,6 +37,7 @@ def effect(number: int) -> int:
 @runner.task
 async def line(number: int) -> None:
     effect(number)
+    await asyncio.sleep(0.02)  # long enough for the other one to get its share
 
 
 @runner.task
