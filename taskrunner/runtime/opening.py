@@ -34,6 +34,7 @@ class Opening:
         self._loop: LoopRef | None = None
         self._is_child = False
         self._door = anyio.Lock()
+        self._door_of: object = None
 
     @contextmanager
     def override(self, *, db: str | Path | None = None, **settings: object) -> Iterator[Self]:
@@ -97,6 +98,8 @@ class Opening:
         if self._loop is not None and self._loop.token != here.token:
             message = "this runner is open in another event loop: use it there, or open another TaskRunner here"
             raise NotOpen(message)
+        if self._door_of != here.token:  # a lock belongs to one kind of event loop
+            self._door, self._door_of = anyio.Lock(), here.token
         self._loop = here
         async with self._door:
             if self._opened == 0:

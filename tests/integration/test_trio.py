@@ -57,6 +57,7 @@ def test_open_enqueue_step_and_cancel(db: Path) -> None:
 
     run(runner, main)
     assert heard.names().count("task.released") == 1
+    assert [task.status for task in runner.sync(runner.tasks.list(limit=2))] == ["pending", "cancelled"]  # by asyncio
 
 
 def test_a_client_from_plain_code_beside_trio(db: Path) -> None:
