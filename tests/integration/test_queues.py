@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from contextlib import ExitStack
 from pathlib import Path
 
 import anyio
@@ -9,7 +11,7 @@ import pytest
 
 from taskrunner import InvalidInput, NotOpen, TaskContext, TaskRunner
 from tests.integration.commands import Folder
-from tests.integration.machine import quick, until
+from tests.integration.machine import EffectLog, program, quick, sql, until
 
 
 async def test_equal_priority_is_exact_enqueue_order(db: Path) -> None:
@@ -197,3 +199,38 @@ def test_every_view_names_the_true_reason(tmp_path: Path) -> None:
     found = folder.run("doctor")
     assert "paused since" in found.stdout
     assert (found.returncode, found.stderr) == (0, "")
+
+
+SUPERVISOR = """
+runner.limit(queue="default", concurrency=2)
+
+@runner.task(max_losses=100)
+async def work(number: int) -> None:
+    effect("begins", number)
+    await anyio.sleep(0.05)
+    effect("ends", number)
+
+anyio.run(partial(runner.run, concurrency=8))
+"""
+
+
+async def test_a_kill_leaves_nothing_of_a_limit_behind(db: Path, tmp_path: Path) -> None:
+    """Two supervisors, killed again and again: never more than the limit run, and its places come back at once."""
+    log = EffectLog(tmp_path / "effects")
+    async with quick(db) as client:
+        for number in range(40):
+            await client.enqueue("work", {"number": number})
+        with ExitStack() as stack:
+            supervisors = [stack.enter_context(program(db, log, SUPERVISOR)) for _ in range(2)]
+            for kill in range(4):
+                log.wait_for(6 * (kill + 1))
+                supervisors[kill % 2].kill(signal.SIGKILL)
+                supervisors[kill % 2] = stack.enter_context(program(db, log, SUPERVISOR))
+                assert sql(db, "SELECT count(*) FROM tasks WHERE status = 'running'")[0][0] <= 2
+            await until(lambda: len({line for line in log.lines() if line.startswith("ends")}) == 40, within=15)
+            await until(lambda: sql(db, "SELECT DISTINCT status FROM tasks") == [["completed"]], within=5)
+    running = most = 0
+    for line in log.lines():
+        running += 1 if line.startswith("begins") else -1
+        most = max(most, running)
+    assert most <= 2 + 4 * 2  # those that were killed have begun, and never ended
