@@ -15,7 +15,7 @@ import pytest
 from taskrunner import BoundTask, TaskHandle, TaskRunner
 from taskrunner.authoring.enqueueing import bound_by_name
 from tests.integration.children_programs import children_of, events, hears, supervise, write
-from tests.integration.machine import EffectLog, sql, until
+from tests.integration.machine import EffectLog, alive, sql, until
 
 DEPLOY = """
 @runner.task(max_retries=0)
@@ -165,3 +165,41 @@ def test_two_supervisors_with_children_share_one_file(db: Path, tmp_path: Path) 
 def client_task(number: int) -> BoundTask[Any]:
     """A task by its name."""
     return bound_by_name("job", {"number": number}, {})
+
+
+@pytest.mark.timeout(40)
+async def test_a_supervisor_that_lost_its_lease_ends_its_children(db: Path, tmp_path: Path) -> None:
+    """G3: it was stopped for longer than its lease: another goes on with its task; when it wakes, its old body is gone.
+
+    It begins again as another, with new children, and works on.
+    """
+    write(tmp_path, DEPLOY)
+    log = EffectLog(tmp_path / "effects")
+    async with TaskRunner(db) as client:
+        first = supervise(tmp_path, "--processes", "1", "--lease", "2", "--heartbeat", "0.4")
+        second = None
+        try:
+            handle = await client.enqueue("long")
+            await until(lambda: len(log.lines()) == 3, within=15)
+            [child] = children_of(first.pid)
+            first.send_signal(signal.SIGSTOP)
+            second = supervise(tmp_path, "--processes", "1")
+            assert await handle.result(timeout=15) == "done"
+            first.send_signal(signal.SIGCONT)
+            await until(lambda: not alive(child))
+            second.send_signal(signal.SIGTERM)
+            second.communicate(timeout=15)
+            await (await client.enqueue("queued")).result(timeout=15)
+            [another] = children_of(first.pid)
+        finally:
+            first.send_signal(signal.SIGTERM)
+            _out, error = first.communicate(timeout=15)
+            if second is not None:
+                second.kill()
+    assert another != child
+    assert log.lines() == ["part 0", "part 1", "part 2", "last part", "queued"]
+    assert (first.returncode, [event["event"] for event in events(error)].count("lease.lost")) == (0, 1)
+    assert sql(db, "SELECT outcome FROM attempts WHERE task_id = ? ORDER BY attempt", handle.id) == [
+        ["lost"],
+        ["completed"],
+    ]
