@@ -101,7 +101,7 @@ class ChildProcess:
         """
         ours, theirs = socket.socketpair()
         lifeline, held = os.pipe()
-        with theirs:
+        with theirs, anyio.CancelScope(shield=True):  # a thread cannot be stopped: what it starts has to be ended again
             try:
                 process = await call_in_thread("spawn", _spawn, theirs.fileno(), lifeline)
             except BaseException:
@@ -195,9 +195,19 @@ class ChildProcess:
     def _reap(self) -> None:
         with self._lock:
             if not self._reaped:
-                code = self._process.wait()
+                how = self._how()
+                self._process.wait()
                 self._reaped = True
-                self.why = self.why or told(code)
+                self.why = self.why or how
+
+    def _how(self) -> str:
+        try:
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        except ChildProcessError:  # SIGCHLD is ignored in this program, or somebody waits for all of its processes
+            return "it has ended, and the system does not say how"
+        if ended is None or ended.si_code == os.CLD_EXITED:
+            return told(0 if ended is None else ended.si_status)
+        return told(-ended.si_status)
 
 
 class ChildTask(Watched):
