@@ -276,7 +276,8 @@ def has_ended(caller: object) -> bool:
         return caller.done()
     if isinstance(caller, threading.Thread):
         return not caller.is_alive()
-    return inspect.getcoroutinestate(caller.coro) == inspect.CORO_CLOSED  # type: ignore[attr-defined]  # trio's
+    coroutine = getattr(caller, "coro", None)  # of a task of trio's
+    return inspect.iscoroutine(coroutine) and inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
 
 
 def has_returned(caller: object) -> bool:

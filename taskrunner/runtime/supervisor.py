@@ -161,21 +161,28 @@ class Supervisor:
         look_at = self._clock.monotonic()  # for tasks that were put back: nobody tells of them
         turn = True  # the suspects', and then every other one while there are any: nobody starves, and at first
         # there are no neighbours whom a guilty one could harm
+        vain = False  # whether their last turn brought none: the next one waits for news
         while not self._stopping and not self._lost:
             if keeper.free <= 0:
                 await news.wait(self._settings.sweep)
+                vain = False
                 continue
             now = self._clock.monotonic()
             claim = await self._claim(lease, keeper, look_for_known=turn or now >= look_at, suspect=turn)
             if claim is None:
                 continue
-            look_at = now + self._settings.sweep if now >= look_at and not turn else look_at
-            again, turn = turn, claim.suspects and not turn and keeper.suspect is None
-            if claim.tasks or again or turn or (claim.unasked and self._settings.queues is None and not self._stopping):
+            if turn:
+                turn, vain = False, not claim.tasks
                 continue
-            if self._until_idle and keeper.is_empty and not claim.recovered and not claim.promoted:
+            look_at = now + self._settings.sweep if now >= look_at else look_at
+            turn = claim.suspects and not vain and keeper.suspect is None
+            if claim.tasks or turn or (claim.unasked and self._settings.queues is None and not self._stopping):
+                continue
+            more = claim.recovered or claim.promoted or claim.suspects
+            if self._until_idle and keeper.is_empty and not more:
                 return
             await news.wait(await self._pause())
+            vain = False
 
     async def _claim(self, lease: Lease, keeper: Keeper, *, look_for_known: bool, suspect: bool) -> Claim | None:
         """Claim once. The answer is not lost to a cancellation: what was claimed is run or handed back."""
