@@ -161,7 +161,7 @@ def sql(db: Path, *statements: str) -> list[list[Any]]:
 def here(folder: Folder, *args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
     """Run `taskrunner ARGS` in this process, to its end: what `Folder.run` does, without the start of a Python."""
     streams = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8", newline="\n") for _ in range(2)]
-    before = dict(os.environ)
+    before, path = dict(os.environ), list(sys.path)
     os.environ.clear()
     os.environ.update(folder.env)
     real, sys.stdin = sys.stdin, io.StringIO(stdin)
@@ -174,7 +174,8 @@ def here(folder: Folder, *args: str, stdin: str = "") -> subprocess.CompletedPro
     finally:
         os.environ.clear()
         os.environ.update(before)
-        sys.stdin = real
+        sys.stdin, sys.path[:] = real, path
+        sys.modules.pop("app", None)
     return subprocess.CompletedProcess(args, code, *written)
 
 
