@@ -23,7 +23,7 @@ from taskrunner.authoring.definition import Host
 from taskrunner.core.clock import Clock
 from taskrunner.core.errors import StoreBusy, TaskRunnerError, error_text, error_type_of
 from taskrunner.core.events import EVERY, Events
-from taskrunner.core.loop import detach, spawn_thread
+from taskrunner.core.loop import Reply, detach, spawn_thread
 from taskrunner.core.settings import Settings
 from taskrunner.runtime.attempt import Here, RunningTask
 from taskrunner.runtime.channel import (
@@ -134,6 +134,7 @@ class Child:
         self._running: dict[str, RunningTask] = {}
         self._coming: dict[str, Reason | None] = {}
         """The tasks that are being prepared, and whether they were asked to end meanwhile."""
+        self._fault: Reply[Exception] = Reply()
         self._busy = anyio.Event()
         self._stopped = anyio.Event()
 
@@ -143,7 +144,7 @@ class Child:
             for message in messages:
                 match message:
                     case Run(task):
-                        detach(partial(self._keep, task))
+                        detach(partial(self._keep_or_fail, task))
                     case Interrupt(task_id, attempt, reason):
                         self._interrupt(task_id, attempt, cast("Reason", reason))
                     case Ping():
@@ -160,11 +161,21 @@ class Child:
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._show_progress)
+                group.start_soon(self._raise_fault)
                 self._channel.put(Ready(list(self._definitions)))
                 await self._stopped.wait()
                 group.cancel_scope.cancel()
         finally:
             self._watchdog.close()
+
+    async def _keep_or_fail(self, task: Task) -> None:
+        try:
+            await self._keep(task)
+        except Exception as error:  # noqa: BLE001 - a fault of ours, or no memory left: this process ends, and says so
+            self._fault.give(error)
+
+    async def _raise_fault(self) -> None:
+        raise await self._fault.wait()
 
     async def _keep(self, task: Task) -> None:
         """Run one attempt, and hand its end over."""
