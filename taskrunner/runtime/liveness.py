@@ -15,7 +15,7 @@ import signal
 import socket
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Literal, Self
 from weakref import WeakSet
@@ -75,6 +75,8 @@ class ProcessStat:
     state: str
     threads: int
     start_time: int
+    ticks: int = field(default=0, compare=False)
+    """Of processor time that it has used."""
 
     @property
     def is_dead(self) -> bool:
@@ -85,7 +87,12 @@ class ProcessStat:
 def parse_stat(content: bytes) -> ProcessStat:
     """Read the content of /proc/PID/stat. Its name may hold blanks, brackets and newlines."""
     fields = content[content.rindex(b")") + 1 :].split()
-    return ProcessStat(state=fields[0].decode(), threads=int(fields[17]), start_time=int(fields[19]))
+    return ProcessStat(
+        state=fields[0].decode(),
+        threads=int(fields[17]),
+        start_time=int(fields[19]),
+        ticks=int(fields[11]) + int(fields[12]),
+    )
 
 
 def _stat_of(pid: int | str) -> ProcessStat:
@@ -98,6 +105,15 @@ def start_time_of(pid: int) -> int:
         return _stat_of(pid).start_time
     except OSError:
         return 0
+
+
+def work_of(pid: int) -> tuple[str, float]:
+    """The state of a process (of its main thread), and the processor time that it has used, in seconds."""
+    try:
+        stat = _stat_of(pid)
+    except OSError:
+        return "", 0.0
+    return stat.state, stat.ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _namespace() -> str:

@@ -22,7 +22,7 @@ import anyio.lowlevel
 from taskrunner.core.errors import InvalidInput, StoreError
 from taskrunner.runtime.channel import Alarm, Broken, End, Hello, Pong, Ready
 from taskrunner.runtime.process import ChildProcess, ChildTask
-from taskrunner.runtime.vitals import FIRST_PAUSE, Pauses, Vitals
+from taskrunner.runtime.vitals import FIRST_PAUSE, LEAST_WORK, Pauses, Vitals, watch_start
 from taskrunner.runtime.watched import NoRoom
 from taskrunner.storage.remote import Write
 
@@ -38,11 +38,6 @@ PATIENCE: Final = 5.0
 
 LEAVE: Final = 5.0
 """Seconds that a child has to end when it is told to."""
-
-START_AT_LEAST: Final = 8.0
-START_AT_MOST: Final = 60.0
-"""Seconds that a child has to import the app: four times the processor time that the supervisor has used so far, which
-bounds how long its own import took, within these."""
 
 
 class Pool:
@@ -67,7 +62,7 @@ class Pool:
         self._proved = False
         self._refusal: InvalidInput | None = None
         self._pauses = Pauses(workshop.clock, workshop.events)
-        self._to_start = START_AT_LEAST
+        self._to_import = LEAST_WORK
 
     @asynccontextmanager
     async def open(
@@ -79,7 +74,7 @@ class Pool:
             InvalidInput: the app cannot be imported in a child; the sentence says why.
         """
         self._lose, self._on_change = lose, on_change
-        self._to_start = min(max(START_AT_LEAST, 4 * sum(os.times()[:2])), START_AT_MOST)
+        self._to_import = max(LEAST_WORK, 4 * sum(os.times()[:2]))
         try:
             self._group.start_soon(self._vitals.listen)
             self._fill()
@@ -171,7 +166,7 @@ class Pool:
                 if born is not None:
                     born.append(child)
                 try:
-                    self._group.start_soon(self._watch_start, child)
+                    self._group.start_soon(watch_start, child, partial(self._has_begun, child), self._to_import)
                     await child.live(self._record, self._hello, partial(self._hear, child))
                 finally:
                     self._children.discard(child)
@@ -216,11 +211,11 @@ class Pool:
         except StoreError as error:  # they die with this process anyway
             self._events.trouble(error, self._clock.monotonic())
 
-    async def _watch_start(self, child: ChildProcess) -> None:
-        with anyio.move_on_after(self._to_start):
+    async def _has_begun(self, child: ChildProcess, within: float) -> bool:
+        """Whether a child is ready, or dead, so many seconds from now at most."""
+        with anyio.move_on_after(within):
             await self._until(lambda: child.is_ready or child not in self._children)
-        if not child.is_ready and child in self._children:
-            child.doom(f"the import of its app has not come to an end within {self._to_start:.0f} s")
+        return child.is_ready or child not in self._children
 
     def _hear(self, child: ChildProcess, message: FromChild) -> None:
         if isinstance(message, Alarm):  # it comes from a thread, all else from the event loop

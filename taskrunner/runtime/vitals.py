@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from taskrunner.runtime.channel import Ping
+from taskrunner.runtime.liveness import work_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Awaitable, Callable, Collection
 
     from taskrunner.core.clock import Clock
     from taskrunner.core.events import Events
@@ -28,6 +29,34 @@ LONGEST_PAUSE: Final = 30.0
 
 DEGRADED: Final = 5
 """Early deaths in a row that make one event which somebody should see."""
+
+
+START_AT_LEAST: Final = 8
+START_AT_MOST: Final = 60
+"""Seconds in which a child has to import the app: the latter on a busy machine, while the child still works on it."""
+
+LEAST_WORK: Final = 2.0
+"""Seconds of processor time that an import may take in any case; else four times what the supervisor has used so far,
+which bounds what its own import took."""
+
+AT_WORK: Final = 0.02
+"""Seconds of processor time within a second from which on a process is at work; less is a look now and then."""
+
+
+async def watch_start(child: ChildProcess, has_begun: Callable[[float], Awaitable[bool]], most: float) -> None:
+    """End a child whose import does not come to an end: it waits for something, or works for more than `most` seconds.
+
+    `has_begun` waits so many seconds at most for the child to be ready, or dead.
+    """
+    used, second = 0.0, 0
+    for second in range(1, START_AT_MOST + 1):
+        if await has_begun(1.0):
+            return
+        before, (state, used) = used, work_of(child.pid)
+        works = state in {"R", "D"} or used - before > AT_WORK
+        if second >= START_AT_LEAST and not (works and used < most):
+            break
+    child.doom(f"the import of its app has not come to an end within {second} s")
 
 
 class Pauses:

@@ -9,6 +9,7 @@ import subprocess
 import time
 from pathlib import Path
 
+import anyio
 import pytest
 
 from taskrunner import TaskRunner
@@ -105,9 +106,11 @@ async def test_an_app_that_breaks_later_is_tried_less_and_less_often(db: Path, t
         async with TaskRunner(db) as client:
             first = await (await client.enqueue("pid")).result(timeout=15)
             file.write_text("import no_such_module\n" + good, encoding="utf-8")
-            for pid in children_of(supervisor.pid):
+            killed = children_of(supervisor.pid)
+            for pid in killed:
                 os.kill(pid, signal.SIGKILL)
-            await until(lambda: not alive(first), within=5)
+            await until(lambda: not any(alive(pid) for pid in killed), within=5)
+            await anyio.sleep(0.5)  # the supervisor knows of it
             broke = time.monotonic()
             handle = await client.enqueue("pid")
             await until(lambda: time.monotonic() > broke + 5, within=10)
