@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import fields
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import anyio
 import anyio.lowlevel
@@ -54,7 +54,7 @@ class Pool:
         self._hello = _hello(workshop, origin)
         self._children: set[ChildProcess] = set()
         self._vitals = Vitals(self._children, workshop.clock, workshop.events)
-        self._starting = 0
+        self._starting = {"shared": 0, "alone": 0}
         self._lose: Callable[[list[ChildTask], str], None] = lambda _lost, _how: None
         self._on_change: Callable[[], None] = lambda: None
         self._changed = anyio.Event()
@@ -116,8 +116,9 @@ class Pool:
         self._tell()
 
     async def _least_loaded(self) -> ChildProcess:
-        with anyio.move_on_after(PATIENCE):
-            await self._until(lambda: self.is_ready or self._over)
+        if not self.is_ready:
+            with anyio.move_on_after(PATIENCE):
+                await self._until(lambda: self.is_ready or self._over)
         if self._over or not self.is_ready:
             raise NoRoom
         there = (child for child in self._children if child.takes_tasks)
@@ -127,7 +128,7 @@ class Pool:
         with anyio.move_on_after(FIRST_PAUSE * 2 ** min(task.losses - 1, 3)):  # it is claimed by now: not for long
             await self._until(lambda: self._over)
         born: list[ChildProcess | None] = []
-        self._starting += 1
+        self._starting["alone"] += 1
         self._group.start_soon(partial(self._child, born=born))
         await self._until(lambda: self._over or bool(born and (born[0] is None or born[0].is_ready)))
         child = born[0] if born else None
@@ -150,17 +151,18 @@ class Pool:
     def _fill(self) -> None:
         """Start as many children as are missing: one only while it is not known whether they live."""
         at_once = self._settings.processes if self._proved and not self._pauses.deaths else 1
-        coming = sum(not (child.is_ready or child.is_alone) for child in self._children) + self._starting
+        coming = sum(not (child.is_ready or child.is_alone) for child in self._children)
+        coming += self._starting["shared"]
         there = sum(child.takes_tasks for child in self._children)
         while not self._over and there + coming < self._settings.processes and coming < at_once:
             coming += 1
-            self._starting += 1
+            self._starting["shared"] += 1
             self._group.start_soon(self._child)
 
     async def _child(self, born: list[ChildProcess | None] | None = None) -> None:
         """One child from its start to its end; `born`: it is for one task alone, and this hears of it."""
         try:
-            child = await self._start()
+            child = await self._start("shared" if born is None else "alone")
             if child is not None:
                 child.is_alone = born is not None
                 if born is not None:
@@ -177,7 +179,7 @@ class Pool:
             self._tell()
         self._fill()
 
-    async def _start(self) -> ChildProcess | None:
+    async def _start(self, kind: Literal["shared", "alone"]) -> ChildProcess | None:
         """Start one when it is its turn; None when there is none to be had, or nobody wants it any more."""
         try:
             await self._turn()
@@ -190,7 +192,7 @@ class Pool:
             self._pauses.count(why)
             return None
         finally:
-            self._starting -= 1
+            self._starting[kind] -= 1
         self._children.add(child)
         if self._over:
             child.kill()
@@ -317,10 +319,10 @@ class Pool:
             else:
                 child.kill()
         with anyio.move_on_after(LEAVE):
-            await self._until(lambda: not self._children and not self._starting)
+            await self._until(lambda: not self._children and not any(self._starting.values()))
         for child in self._children:
             child.kill()
-        await self._until(lambda: not self._children and not self._starting)
+        await self._until(lambda: not self._children and not any(self._starting.values()))
 
 
 def _hello(workshop: Workshop, origin: Origin) -> Hello:
