@@ -9,17 +9,22 @@ from pathlib import Path
 
 import pytest
 
+from taskrunner import TaskRunner
 from tests.integration import children_app as app
-from tests.integration.machine import EffectLog, alive, sql, until
+from tests.integration.machine import FAST, EffectLog, alive, sql, until
 
 
 async def test_one_child_dies_and_nothing_else_does(db: Path, tmp_path: Path) -> None:
     """B07 (a), B15, B25 (b): its task goes on at its last step in a moment, the neighbours are not run again.
 
-    A replacement is started, and the history says what killed the first one.
+    A second supervisor finds nothing to recover, a replacement is started, and the history says what killed the child.
     """
     log, naps = EffectLog(tmp_path / "log"), EffectLog(tmp_path / "naps")
-    async with app.at_work(db, processes=4, concurrency=8, lease=600, heartbeat=1) as heard:
+    idle = TaskRunner(db, **FAST)
+    async with (
+        app.at_work(db, processes=4, concurrency=8, lease=600, heartbeat=1) as heard,
+        idle.working(queues=["another"]),
+    ):
         handle = await app.steps.enqueue(str(log.path))
         await until(lambda: len(log.lines()) == 3)
         [started] = [event for event in heard.of("task.started") if event["task_id"] == handle.id]
