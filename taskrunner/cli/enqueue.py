@@ -84,6 +84,8 @@ async def _print_task(handle: TaskHandle[Any], *, in_json: bool) -> None:
 
 
 async def _print_result(handle: TaskHandle[Any], patience: float | None, *, in_json: bool) -> None:
+    if terminal.is_terminal(sys.stderr):
+        terminal.complain(f"waiting for the end of task {handle.id}")
     try:
         result = await handle.result(timeout=patience)
     except TimeoutError as error:
@@ -97,7 +99,7 @@ def _input_of(document: str | None, pairs: tuple[str, ...]) -> dict[str, Any]:
         message = f"--input and {pairs[0]!r}: give the input as one JSON object or as KEY=VALUE pairs, not both"
         raise InvalidInput(message, path="input")
     if document is None:
-        return dict(_pair(text) for text in pairs)
+        return _object_of(pairs)
     try:
         value = _json(sys.stdin.read() if document == "-" else document, "--input")
     except InvalidInput:
@@ -109,6 +111,17 @@ def _input_of(document: str | None, pairs: tuple[str, ...]) -> dict[str, Any]:
         message = f'--input is {type(value).__name__}: the input of a task is a JSON object, such as {{"topic": "x"}}'
         raise InvalidInput(message, path="input")
     return value
+
+
+def _object_of(pairs: tuple[str, ...]) -> dict[str, Any]:
+    given: dict[str, Any] = {}
+    for text in pairs:
+        key, value = _pair(text)
+        if key in given:
+            message = f"{text!r}: {key} is given twice"
+            raise InvalidInput(message, path="input")
+        given[key] = value
+    return given
 
 
 def _pair(text: str) -> tuple[str, Any]:

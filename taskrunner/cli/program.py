@@ -86,7 +86,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _help()
     try:
         code = _complete() if COMPLETE in os.environ else _invoke(given, door)
-        sys.stdout.flush()
+        terminal.flush()
     except BrokenPipeError:
         terminal.abandon_output()  # who read our output has seen enough
         return DONE

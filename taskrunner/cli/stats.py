@@ -9,9 +9,9 @@ import click
 
 from taskrunner.cli import terminal
 from taskrunner.cli.common import Door, door_options, json_option
-from taskrunner.cli.reading import open_to_read, settings_of
+from taskrunner.cli.reading import open_to_read, settings_of, time_of
 from taskrunner.cli.supervisors import Supervisor, find_supervisors
-from taskrunner.core.durations import stamp
+from taskrunner.core.durations import moment, stamp
 from taskrunner.core.model import JSON, Queue
 from taskrunner.core.states import STATUSES
 from taskrunner.storage.health import Health
@@ -93,7 +93,7 @@ def _queue_line(queue: Mapping[str, JSON], bounds: Bounds) -> str:
     line = f"{queue['name']}  due {_bounded(queue['due'], bounds.tasks)}, running {queue['running']:,}"
     if queue["limit"] is not None:
         line += f" of at most {queue['limit']:,}"
-    return line if queue["paused_at"] is None else f"{line}, paused since {queue['paused_at']}"
+    return line if queue["paused_at"] is None else f"{line}, paused since {time_of(moment(queue['paused_at']))}"
 
 
 def _type_line(name: str, by_status: Mapping[str, int], bounds: Bounds) -> str:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from taskrunner.cli.reading import time_of
 from taskrunner.core.clock import Clock
+from taskrunner.core.durations import stamp
 from taskrunner.core.model import JSON, SupervisorRow
 from taskrunner.runtime.liveness import Identity, judge
 from taskrunner.storage.bells import folder_of
@@ -42,8 +43,8 @@ class Supervisor:
             "id": self.row.id,
             "pid": self.row.pid,
             "host": self.row.host,
-            "started_at": time_of(self.row.started_at),
-            "beat_at": time_of(self.row.beat_at),
+            "started_at": stamp(self.row.started_at),
+            "beat_at": stamp(self.row.beat_at),
             "alive": self.dead is None,
             "dead": self.dead,
             "running": running,

@@ -32,8 +32,10 @@ _LAST_COLUMN = 24
 def prepare() -> None:
     """Let standard output and error take any text, whatever the locale: what they cannot show becomes an escape.
 
-    A closed one takes all and keeps nothing.
+    A closed one takes all and keeps nothing; a closed standard input is empty.
     """
+    if sys.stdin is None:
+        sys.stdin = Path(os.devnull).open(encoding="utf-8")  # noqa: SIM115 - until the process ends
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -57,7 +59,8 @@ def harmless_lines(text: str) -> str:
 
 def say(text: str = "") -> None:
     """Write one line to standard output. The caller has made it harmless."""
-    sys.stdout.write(text + "\n")
+    with _named_output():
+        sys.stdout.write(text + "\n")
 
 
 def complain(text: str) -> None:
@@ -82,7 +85,8 @@ def compact(document: JSON) -> str:
 
 def flush() -> None:
     """Let the reader see what was written so far."""
-    sys.stdout.flush()
+    with _named_output():
+        sys.stdout.flush()
 
 
 def print_table(header: Sequence[str], rows: Iterable[Sequence[object]], *, spare: Collection[str] = ()) -> None:
@@ -142,6 +146,15 @@ def abandon_output() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)
+
+
+@contextmanager
+def _named_output() -> Iterator[None]:
+    """Let an error say that it was standard output that could not be written; a reader that has gone stays one."""
+    try:
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def _escape(sign: str) -> str:

@@ -167,6 +167,25 @@ def test_standard_output_is_closed(folder: Folder) -> None:
     assert b"Traceback" not in done.stderr
 
 
+def in_bash(folder: Folder, command: str) -> subprocess.CompletedProcess[bytes]:
+    """What `taskrunner COMMAND` does in a shell, redirections and all."""
+    line = ["/bin/bash", "-c", f"{sys.executable} -m taskrunner {command}"]
+    return subprocess.run(line, cwd=folder.path, env=folder.env, capture_output=True, check=False)
+
+
+def test_standard_input_is_closed(folder: Folder) -> None:
+    """An input that is to be read from a closed standard input is an empty one, and refused as such."""
+    done = in_bash(folder, "enqueue greet --input - <&-")
+    assert (done.returncode, done.stderr.count(b"\n")) == (2, 1), done.stderr
+    assert done.stderr.startswith(b"taskrunner: --input is no JSON: ")
+
+
+def test_standard_output_is_full(folder: Folder) -> None:
+    """What cannot be written is told in one sentence that says where it was to go."""
+    done = in_bash(folder, "list > /dev/full")
+    assert (done.returncode, done.stderr) == (1, b"taskrunner: standard output: No space left on device\n")
+
+
 def test_a_log_that_nobody_reads_any_more(folder: Folder) -> None:
     """A supervisor whose log's reader has gone works on: no task fails for what it logs."""
     for number in range(20):
@@ -267,6 +286,15 @@ def test_a_table_on_a_terminal(folder: Folder) -> None:
     task_id = folder.json("list")[0]["id"]
     for args in (("list",), ("show", task_id), ("stats",), ("config",)):
         assert on_a_terminal(folder, *args, columns=20)
+
+
+def test_who_waits_on_a_terminal_is_told_for_what(folder: Folder) -> None:
+    """B77: a wait says at once, to a person, which task it waits for; its result stands on a line of its own."""
+    with folder.started("run", "app:runner"):
+        text = on_a_terminal(folder, "enqueue", "greet", "name=x", "--wait")
+    [task] = folder.json("list", "--type", "greet")
+    assert text.splitlines()[0] == f"taskrunner: waiting for the end of task {task['id']}"
+    assert strict_json("".join(text.splitlines()[1:])) == {"x": 1}
 
 
 def test_the_log_of_a_supervisor_on_a_terminal(folder: Folder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from pathlib import Path
 
@@ -26,9 +27,11 @@ def test_a_queue_is_paused_and_resumed(folder: Folder) -> None:
         assert here(folder, "tail", other, "--timeout", "10").returncode == 0
         assert json_here(folder, "show", waiting)["task"]["status"] == "pending"
         assert "paused" in json_here(folder, "show", waiting)["why"]
-        [queue] = json_here(folder, "stats")["queues"]
+        numbers = json_here(folder, "stats")
+        [queue], [owner] = numbers["queues"], numbers["supervisors"]
+        assert all(owner[name].endswith("Z") for name in ("started_at", "beat_at")), "a time without its zone"
         assert (queue["name"], bool(queue["paused_at"])) == ("mail", True)
-        assert "mail  due 1, running 0, paused since " in here(folder, "stats").stdout
+        assert re.search(r"mail  due 1, running 0, paused since [0-9-]+ [0-9:]+\n", here(folder, "stats").stdout)
         assert here(folder, "resume", "mail").stdout == "mail: resumed\n"
         assert here(folder, "tail", waiting, "--timeout", "10").returncode == 0
         supervisor.send_signal(signal.SIGTERM)
