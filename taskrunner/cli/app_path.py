@@ -18,7 +18,7 @@ from taskrunner.cli import terminal
 from taskrunner.cli.endings import WRONG_USAGE, Trouble
 from taskrunner.core.errors import error_text
 from taskrunner.core.loop import spawn_thread
-from taskrunner.runtime.origin import place_of
+from taskrunner.core.traces import place_of
 
 SLOW_IMPORT: Final = 5.0
 """Seconds after which an import that still goes on is named."""

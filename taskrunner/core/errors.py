@@ -33,7 +33,6 @@ An error's docstring is its default message.
 from __future__ import annotations
 
 import sys
-import traceback
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,10 +46,6 @@ MAX_SENTENCE = 900
 
 MAX_DEPTH = 5
 """Levels of a group of errors that its text tells of: groups may hold groups without end."""
-
-MAX_TRACEBACK_TEXT = 8_192
-"""Characters of a traceback that are stored with an ended attempt, counted from its end."""
-
 
 _HOME = "taskrunner"
 _DEFINED_IN = ("taskrunner.core.", "taskrunner.authoring.")
@@ -274,15 +269,6 @@ def error_text(error: BaseException, depth: int = MAX_DEPTH) -> str:
         parts = "; ".join(f"{error_type_of(part)}: {error_text(part, depth - 1)}" for part in error.exceptions[:3])
         text = f"{text}: {parts}"
     return safe_text(f"{error_type_of(error)}: {text}" if text else error_type_of(error))
-
-
-def traceback_text(error: BaseException) -> str:
-    """The end of an error's traceback as storable text, without the values of local variables."""
-    try:
-        lines = traceback.format_exception(error, limit=-20, chain=False)
-    except BaseException as broken:  # noqa: BLE001 - formatting calls the user's __str__, and itself for each group
-        return f"(no traceback: {error_type_of(broken)} while it was formatted)"
-    return safe_text("".join(lines)[-MAX_TRACEBACK_TEXT:], MAX_TRACEBACK_TEXT)
 
 
 def _first_line(kind: type[BaseException]) -> str:

@@ -25,6 +25,7 @@ from taskrunner.core.errors import StoreBusy, TaskRunnerError, error_text, error
 from taskrunner.core.events import EVERY, Events
 from taskrunner.core.loop import Reply, detach, spawn_thread
 from taskrunner.core.settings import Settings
+from taskrunner.core.traces import place_of
 from taskrunner.runtime.attempt import Here, RunningTask
 from taskrunner.runtime.channel import (
     TO_CHILD,
@@ -41,7 +42,7 @@ from taskrunner.runtime.channel import (
     receive_first,
     send_last,
 )
-from taskrunner.runtime.origin import importing, load, place_of
+from taskrunner.runtime.origin import importing, load
 from taskrunner.runtime.watchdog import Watchdog
 from taskrunner.storage.engine import Refused, Unit
 from taskrunner.storage.remote import RemoteEngine

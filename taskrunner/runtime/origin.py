@@ -10,7 +10,6 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.machinery import SourceFileLoader
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     from taskrunner.authoring.definition import TaskDefinition
 
 MAIN: Final = "__mp_main__"
-
-_PACKAGE = Path(__file__).parents[1]
-_MACHINERY = (f"{_PACKAGE}/runtime/", f"{_PACKAGE}/cli/", str(importlib.__file__), "<frozen importlib")
 
 
 class Origin(msgspec.Struct, frozen=True):
@@ -93,15 +89,6 @@ def load(origin: Origin) -> Any:  # noqa: ANN401 - a TaskRunner, which this floo
         message = f"{origin.module}:{origin.name} is no TaskRunner when it is imported again"
         raise InvalidInput(message)
     return found
-
-
-def place_of(error: BaseException) -> str | None:
-    """Where in somebody's code an import failed, in brackets; None when no code of theirs had begun to run."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f" ({error.filename}:{error.lineno or 1})"
-    frames = traceback.extract_tb(error.__traceback__)
-    theirs = [frame for frame in frames if not frame.filename.startswith(_MACHINERY)]
-    return f" ({theirs[-1].filename}:{theirs[-1].lineno})" if theirs else None
 
 
 _importing: list[None] = []

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
-from taskrunner.core.errors import TaskRunnerError, error_text, error_type_of, traceback_text
+from taskrunner.core.errors import TaskRunnerError, error_text, error_type_of
+from taskrunner.core.traces import traceback_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -211,6 +211,8 @@ BROKEN_APPS = {
     "x = (": "SyntaxError",
     "\n\nx = 1 / 0": "ZeroDivisionError: division by zero",
     "import sys\nsys.exit(1)": "SystemExit: 1",
+    "import json\njson.loads('')": "JSONDecodeError",
+    "from taskrunner import Tasks\nTasks().task(lambda: 1)": "a lambda has no name of its own",
 }
 
 

@@ -13,7 +13,7 @@ import anyio
 import pytest
 import tenacity
 
-from taskrunner import Fail, InvalidInput, Retry, StepFailed, TaskContext, TaskHandle, TaskRunner
+from taskrunner import Fail, InvalidInput, Retry, StepFailed, TaskContext, TaskFailed, TaskHandle, TaskRunner
 from tests.integration.machine import Heard, ended, quick, sql, until
 
 AGAIN = 0.01
@@ -298,3 +298,54 @@ async def test_a_replayed_failure_is_known_by_its_type(db: Path) -> None:
             raise
 
     assert (await ended(runner, one.bind())).attempt == 3
+
+
+# ── what is known of a failure ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def look_up(key: str) -> int:
+    """What a body calls, in a step or itself."""
+    return {"a": 1}[key]
+
+
+async def in_a_step(ctx: TaskContext) -> int:
+    """A body whose step fails."""
+    return await ctx.step("look up", look_up, "b")
+
+
+async def by_itself(ctx: TaskContext) -> int:
+    """A body on the event loop that fails."""
+    return look_up("b")
+
+
+def in_a_thread(ctx: TaskContext) -> int:
+    """A plain body, in a thread."""
+    return look_up("b")
+
+
+@pytest.mark.parametrize("body", [in_a_step, by_itself, in_a_thread])
+async def test_a_traceback_tells_of_the_users_code(db: Path, body: Any) -> None:  # noqa: ANN401 - three kinds of body
+    """Its first line is the body's and not ours, and the line that raised is there, also when a step was around it."""
+    runner = quick(db)
+    task = runner.task(max_retries=0)(body)
+    async with runner.working():
+        handle = await task.enqueue()
+        with pytest.raises(TaskFailed):
+            await handle.result(timeout=10)
+        text = (await handle.info()).attempts[0].traceback or ""
+    places = [line.strip() for line in text.splitlines() if line.lstrip().startswith("File ")]
+    assert all(__file__ in place for place in places[:1]), text
+    assert 'return {"a": 1}[key]' in text
+    assert f"in {body.__name__}" in text
+
+
+async def test_an_input_that_does_not_fit_is_one_sentence(db: Path) -> None:
+    """Where no code of the user ran, there is no code of ours to be read either."""
+    runner = quick(db)
+    runner.task(name="typed")(look_up)
+    async with runner.working():
+        handle = await runner.enqueue("typed", {"key": 5})
+        with pytest.raises(TaskFailed):
+            await handle.result(timeout=10)
+        text = (await handle.info()).attempts[0].traceback
+    assert text == "taskrunner.InvalidInput: key=5: expected str, got int\n"
