@@ -257,6 +257,17 @@ def _running_trio() -> Any:  # noqa: ANN401 - a module that is imported by nobod
     return trio
 
 
+def on_loop_error(kind: type[BaseException], call: Callable[[], object]) -> None:
+    """Have `call` called when a callback of the running event loop raises an error of this kind; others are logged."""
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if isinstance(context.get("exception"), kind):
+            call()
+        loop.default_exception_handler(context)
+
+    asyncio.get_running_loop().set_exception_handler(handle)
+
+
 def current_caller() -> object:
     """The async task that is running, or the thread where there is none: who makes a call, told apart by identity."""
     if (thread := acting_for.get()) is not None:

@@ -106,6 +106,10 @@ FROM_CHILD: Final = msgspec.msgpack.Decoder(FromChild)
 _encode = msgspec.msgpack.Encoder().encode
 
 
+NO_MEMORY: Final = 71
+"""The exit code of a child in which taskrunner itself found no memory: nothing there can go on."""
+
+
 class Channel(Generic[M]):
     """One end of the wire. It belongs to the event loop, but for `put_now`."""
 

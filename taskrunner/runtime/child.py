@@ -23,11 +23,12 @@ from taskrunner.authoring.definition import Host
 from taskrunner.core.clock import Clock
 from taskrunner.core.errors import StoreBusy, TaskRunnerError, error_text, error_type_of
 from taskrunner.core.events import EVERY, Events
-from taskrunner.core.loop import Reply, detach, spawn_thread
+from taskrunner.core.loop import Reply, detach, on_loop_error, spawn_thread
 from taskrunner.core.settings import Settings
 from taskrunner.core.traces import place_of
 from taskrunner.runtime.attempt import Here, RunningTask
 from taskrunner.runtime.channel import (
+    NO_MEMORY,
     TO_CHILD,
     Alarm,
     Broken,
@@ -94,10 +95,19 @@ def main(descriptor: int, lifeline: int) -> None:
         name = hello.origin.module
         send_last(end, Broken(f"{name!r} cannot be imported: {error_text(error)}{place_of(error) or ''}"))
         os._exit(1)
-    anyio.run(partial(_live, end, runner, settings, Path(os.fsdecode(hello.db))))
+    try:
+        anyio.run(partial(_live, end, runner, settings, Path(os.fsdecode(hello.db))))
+    except* MemoryError:
+        _give_up()
+
+
+def _give_up() -> None:
+    """There is no memory left: end at once, without a word, for each takes some."""
+    os._exit(NO_MEMORY)
 
 
 async def _live(end: socket.socket, runner: Runner, settings: Settings, db: Path) -> None:
+    on_loop_error(MemoryError, _give_up)
     channel: Channel[ToChild] = Channel(end, TO_CHILD)
     engine = RemoteEngine(db, channel.put)
     child = Child(runner, Store(engine, Clock(), settings), engine, settings, channel)

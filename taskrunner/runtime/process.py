@@ -21,7 +21,7 @@ import anyio
 import msgspec
 
 from taskrunner.core.loop import call_in_thread
-from taskrunner.runtime.channel import FROM_CHILD, Channel, Interrupt, Run, Stop
+from taskrunner.runtime.channel import FROM_CHILD, NO_MEMORY, Channel, Interrupt, Run, Stop
 from taskrunner.runtime.liveness import start_time_of
 from taskrunner.runtime.watched import Watched
 from taskrunner.storage.remote import Desk
@@ -281,6 +281,8 @@ class ChildTask(Watched):
 
 def told(code: int) -> str:
     """A process's exit code (or signal, as a negative number) in words."""
+    if code == NO_MEMORY:
+        return "it had no memory left"
     if code >= 0:
         return f"it ended with exit code {code}"
     try:

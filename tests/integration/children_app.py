@@ -152,6 +152,16 @@ def greedy(megabytes: int) -> int:
     return len(bytearray(megabytes * 1_000_000))
 
 
+_held: list[bytes] = []
+
+
+@runner.task(max_retries=0, max_losses=3)
+async def hoard() -> None:
+    """Take memory in small pieces, and never give it back."""
+    while True:
+        _held.append(b"x" * len(_held))
+
+
 @runner.task(max_retries=0)
 async def block(ctx: TaskContext, log: str, seconds: float) -> None:
     """Block the event loop."""

@@ -88,6 +88,24 @@ async def test_memory_has_a_limit(db: Path) -> None:
     assert heard.of("child.lost") == []
 
 
+@pytest.mark.timeout(40)
+async def test_memory_that_is_never_given_back_is_the_end_of_its_task_alone(db: Path, tmp_path: Path) -> None:
+    """A body leaves no memory even for the child itself: the task fails, with that or as the death of its child.
+
+    What ran beside it completes, and is charged at most two losses.
+    """
+    log = EffectLog(tmp_path / "log")
+    async with app.at_work(db, processes=2, max_memory="150MB") as heard:
+        handle = await app.hoard.enqueue()
+        naps = [await app.nap.enqueue(str(log.path), 0.3) for _ in range(8)]
+        for nap in naps:
+            await nap.result(timeout=30)
+        await until(lambda: heard.of("task.failed") or heard.of("task.quarantined"), within=30)
+        task = await handle.task()
+    assert (task.status, task.error_type) in {("failed", "MemoryError"), ("failed", "taskrunner.WorkerLost")}
+    assert sql(db, "SELECT max(losses) <= 2 FROM tasks WHERE status = 'completed'") == [[1]]
+
+
 async def test_the_end_of_the_work_leaves_no_process(db: Path, tmp_path: Path) -> None:
     """When the block ends, what runs is handed back unharmed, and no child is there any more."""
     log = EffectLog(tmp_path / "log")
