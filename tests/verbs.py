@@ -130,6 +130,9 @@ VERBS: Final[dict[str, Verb]] = {
             store.messages.add(world.message("step 2", history_id="h", write_key="2")),
         ]
     ),
+    "log": lambda store, world: store.journal.write(
+        [store.journal.log(world.first.fence, [("2026", "info", f"line {number}", "{}") for number in range(3)])]
+    ),
     "complete": lambda store, world: end(store, world.first, "completed"),
     "fail": lambda store, world: end(store, world.first, "failed"),
     "retry": lambda store, world: end(store, world.first, "retried"),

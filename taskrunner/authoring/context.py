@@ -13,6 +13,7 @@ import anyio
 import anyio.lowlevel
 import uuid6
 
+from taskrunner.authoring.log_lines import logger_for
 from taskrunner.authoring.retry import RetryOn, RetryPolicy, Wait
 from taskrunner.authoring.steps import DEFAULTS, StepRunner, current_step, step_options
 from taskrunner.core.bridge import Bridge, require_no_loop
@@ -108,12 +109,15 @@ class TaskContext(StepRunner):
 
     @property
     def log(self) -> FilteringBoundLogger:
-        """A structlog logger that knows the task's id, type and attempt."""
-        if self._log is None:
-            import structlog  # it loads rich when that is there: 0.1 s that only who logs has to wait for
+        """A structlog logger that knows the task's id, type and attempt; it writes as the program has set structlog up.
 
+        What it emits is kept in the store as well, for `taskrunner tail`: within a quarter of a second, with the next
+        step or the attempt's end. A crash, or a store that is locked or full, may cost the last lines. An event is cut
+        at 4,096 characters, its fields together as well, and an attempt keeps 1,000 lines.
+        """
+        if self._log is None:
             known = {"task_id": self._task.id, "task_type": self._task.type, "attempt": self._task.attempt}
-            self._log = structlog.get_logger("taskrunner.task").bind(**known)
+            self._log = logger_for(known, self._recorder.lines)
         return self._log
 
     @property

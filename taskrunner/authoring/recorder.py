@@ -9,6 +9,7 @@ import anyio
 import anyio.lowlevel
 
 from taskrunner.authoring.history import History, Number
+from taskrunner.authoring.log_lines import LogLines
 from taskrunner.core.errors import AttemptOver, LeaseLost, NonDeterministicStep, StoreBusy
 from taskrunner.core.loop import Reply, detach, has_ended, has_returned
 
@@ -70,6 +71,8 @@ class Recorder:
         """Set when the write has ended that carries some of them; None: there is none under way."""
         self._carried: frozenset[_Pending] = frozenset()
         self._progress: tuple[float, str] | None = None
+        self.lines = LogLines(clock)
+        """What the body has logged and no write has carried along yet."""
 
     def check(self, *, new_step: bool = False) -> None:
         """Refuse to go on when the attempt is over, or for a new step when it is asked to end."""
@@ -130,7 +133,7 @@ class Recorder:
         self._pending.append(_Pending(statement, self.history.calls, lineage))
 
     async def write(self, statements: Sequence[Statement], number: Number) -> list[Rows]:
-        """Commit statements with the records that they may depend on and the latest progress; the rows of the former.
+        """Commit statements with the records that they may depend on, the progress and the log; the former's rows.
 
         Raises:
             LeaseLost: the task was taken from this attempt, and nothing was written.
@@ -143,7 +146,7 @@ class Recorder:
                 await self._carrying.wait()
                 continue
             try:
-                if riders or self._progress is not None:
+                if riders or self._progress is not None or self.lines.waiting:
                     return await (self._carry(statements, riders) if riders else self._commit(statements, riders))
                 return await self.store.journal.write(statements)
             except LeaseLost as lost:
@@ -174,12 +177,16 @@ class Recorder:
         progress, self._progress = self._progress, None
         if progress is not None:
             ride.append(self.store.tasks.progress(self.fence, *progress))
+        lines = self.lines.take()
+        if lines:
+            ride.append(self.store.journal.log(self.fence, lines))
         try:
             results = await self.store.journal.write([*ride, *statements])
         except LeaseLost as lost:
             raise self.end(lost) from None
         except Exception:
             self._progress = self._progress or progress
+            self.lines.put_back(lines)
             raise
         if riders:
             written = set(riders)
@@ -193,16 +200,21 @@ class Recorder:
             tell()
 
     def show(self, fraction: float, message: str) -> None:
-        """Keep the latest progress; it is written with the next step, or by `take_progress`."""
+        """Keep the latest progress; it is written with the next step, or by `take_shown`."""
         shown = self._progress[0] if self._progress else 0.0
         self._progress = (max(shown, fraction), message)
 
-    def take_progress(self) -> Statement | None:
-        """The progress that is not yet written, if the attempt still may write."""
-        if self._progress is None or self.over is not None:
-            return None
-        (fraction, message), self._progress = self._progress, None
-        return self.store.tasks.progress(self.fence, fraction, message)
+    def take_shown(self) -> list[Statement]:
+        """The progress and the lines of the log that are not yet written, if the attempt still may write."""
+        statements: list[Statement] = []
+        if self.over is not None:
+            return statements
+        if self._progress is not None:
+            progress, self._progress = self._progress, None
+            statements.append(self.store.tasks.progress(self.fence, *progress))
+        if lines := self.lines.take():
+            statements.append(self.store.journal.log(self.fence, lines))
+        return statements
 
     def take_pending(self) -> list[Statement]:
         """All that was postponed and is not on its way, for the commit that ends a completed attempt."""

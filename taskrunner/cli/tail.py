@@ -15,7 +15,7 @@ from taskrunner.cli.endings import DONE, FAILED, WAIT_TIMED_OUT, Trouble
 from taskrunner.cli.reading import decoded, open_to_read, percent, readable, settings_of, status_of, time_of
 from taskrunner.core.durations import seconds, stamp
 from taskrunner.core.errors import StoreError
-from taskrunner.core.model import JSON, Attempt, Step, Task
+from taskrunner.core.model import JSON, Attempt, LogLine, Step, Task
 from taskrunner.core.states import TERMINAL
 from taskrunner.storage.store import Store
 from taskrunner.storage.tasks import task_topic
@@ -39,10 +39,10 @@ Tell = Callable[[dict[str, JSON]], None]
 @door_options
 @click.pass_obj
 def tail_command(door: Door, /, task_id: str, *, timeout: str | None, in_json: bool) -> int:
-    """Follow one task: its attempts, steps, progress and status, first those that there are, then as they come.
+    """Follow one task: its attempts, steps, log, progress and status, first those that there are, then as they come.
 
-    It ends when the task does, with 0 when that is completed and with 1 when it failed or was cancelled. What the task
-    logs is not in the store: the supervisor writes it to its standard error, with the task's id.
+    It ends when the task does, with 0 when that is completed and with 1 when it failed or was cancelled. Of what the
+    task logs by ctx.log the store keeps 1,000 lines an attempt; what was logged just before a crash may be missing.
     """
     patience = None if timeout is None else seconds(timeout, "--timeout", zero=True)
     tell = terminal.print_json_line if in_json else _print
@@ -67,6 +67,7 @@ class _Tail:
         self._tell = tell
         self._attempt = 0
         self._place = 0
+        self._line = 0
         self._progress: tuple[float, str] = (0.0, "")
         self._state: tuple[object, ...] = ()
 
@@ -89,9 +90,9 @@ class _Tail:
             self._tell({"kind": "unreadable", "id": self._id, "trouble": listed.trouble})
             return DONE
         try:
-            past = [*await self._attempts(), *await self._new_steps(task)]
+            past = [*await self._new_steps(task), *await self._new_lines(), *await self._attempts()]
         except (StoreError, ValueError, TypeError) as error:
-            self._tell({"kind": "unreadable", "id": self._id, "trouble": f"its attempts or steps ({error})"})
+            self._tell({"kind": "unreadable", "id": self._id, "trouble": f"its attempts, steps or log ({error})"})
             past = []
         for _at, line in sorted(past, key=lambda each: each[0]):
             self._tell(line)
@@ -111,6 +112,10 @@ class _Tail:
     async def _new_steps(self, task: Task) -> list[tuple[datetime, dict[str, JSON]]]:
         new, self._place = await self._store.journal.steps_after(task.history_id, self._place)
         return [(each.created_at, _of_step(each)) for each in new]
+
+    async def _new_lines(self) -> list[tuple[datetime, dict[str, JSON]]]:
+        new, self._line = await self._store.journal.log_after(self._id, self._line)
+        return [(each.at, _of_line(each)) for each in new]
 
     def _tell_progress(self, task: Task) -> None:
         progress = (task.progress, task.progress_message)
@@ -157,8 +162,25 @@ def _of_step(step: Step) -> dict[str, JSON]:
     }
 
 
+def _of_line(line: LogLine) -> dict[str, JSON]:
+    return {
+        "kind": "log",
+        "at": stamp(line.at),
+        "attempt": line.attempt,
+        "level": line.level,
+        "event": line.event,
+        "fields": decoded(line.fields),
+    }
+
+
 def _print(line: dict[str, JSON]) -> None:
-    words = {"attempt": _attempt_words, "step": _step_words, "progress": _progress_words, "status": _status_words}
+    words = {
+        "attempt": _attempt_words,
+        "step": _step_words,
+        "log": _log_words,
+        "progress": _progress_words,
+        "status": _status_words,
+    }
     if line["kind"] == "unreadable":
         terminal.say(terminal.harmless(f"{line['id']}  unreadable  {line['trouble']}"))
         return
@@ -171,8 +193,18 @@ def _attempt_words(line: dict[str, JSON]) -> str:
 
 
 def _step_words(line: dict[str, JSON]) -> str:
-    what = line["error"] or terminal.compact(line["value"])
-    return f"{line['step']}  {what if len(what) <= _SHOWN else what[:_SHOWN] + '…'}"
+    return f"{line['step']}  {_cut(line['error'] or terminal.compact(line['value']))}"
+
+
+def _log_words(line: dict[str, JSON]) -> str:
+    fields = line["fields"]
+    pairs = fields.items() if isinstance(fields, dict) else [("fields", fields)]
+    said = " ".join(f"{name}={terminal.compact(value)}" for name, value in pairs)
+    return f"{line['level']}  {_cut(line['event'])}" + (f"  {_cut(said)}" if said else "")
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def _progress_words(line: dict[str, JSON]) -> str:

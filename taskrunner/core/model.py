@@ -145,6 +145,17 @@ class HandRetry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogLine:
+    """One line that a task's body has logged, its fields as JSON text."""
+
+    attempt: int
+    at: datetime
+    level: str
+    event: str
+    fields: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TaskInfo:
     """A task with its ended attempts, its recorded steps and its children."""
 

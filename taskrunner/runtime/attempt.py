@@ -144,13 +144,11 @@ class RunningTask(Watched):
         if statement is None:
             return None, []
         before = self.recorder.take_pending() if statement.name == "complete" else []
-        if (progress := self.recorder.take_progress()) is not None:
-            before.append(progress)
-        return statement, before
+        return statement, [*before, *self.recorder.take_shown()]
 
-    def take_progress(self) -> Statement | None:
-        """The progress that no step has carried along."""
-        return self.recorder.take_progress()
+    def take_shown(self) -> list[Statement]:
+        """The progress and the log that no step has carried along; nothing once the end carries them."""
+        return [] if self.body_ended else self.recorder.take_shown()
 
     def _ending(self) -> Statement | None:
         over, fence = self.recorder.over, self.recorder.fence

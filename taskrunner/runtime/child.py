@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from taskrunner.storage.engine import Outcome, Statement
 
 SHOW_PROGRESS = 0.25
-"""Seconds between two writes of the progress that no step has carried along."""
+"""Seconds between two writes of the progress and the log that no step has carried along."""
 
 
 class Runner(Host, Protocol):
@@ -241,8 +241,8 @@ class Child:
                 await self._busy.wait()
             await anyio.sleep(SHOW_PROGRESS)
             for running in self._running.values():
-                if (statement := running.take_progress()) is not None:
-                    self._engine.write_soon(Unit((statement,)), partial(self._written, running))
+                if statements := running.take_shown():
+                    self._engine.write_soon(Unit(tuple(statements)), partial(self._written, running))
 
     @staticmethod
     def _written(running: RunningTask, outcome: Outcome) -> None:

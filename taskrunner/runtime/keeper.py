@@ -117,11 +117,10 @@ class Keeper:
                 self._watchdog.force_after(running, self._settings.grace)
 
     def write_progress(self) -> None:
-        """Write the progress that no step has carried along."""
+        """Write the progress and the lines of the log that no step has carried along."""
         for running in self.running.values():
-            statement = running.take_progress()
-            if statement is not None:
-                self._store.engine.submit(Unit((statement,)), self._progress_written(running))
+            if statements := running.take_shown():
+                self._store.engine.submit(Unit(tuple(statements)), self._progress_written(running))
 
     def hand_back(self, patience: float) -> None:
         """Ask every body to end, and hand its task back unharmed; after `patience` seconds in any case."""

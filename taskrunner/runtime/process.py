@@ -274,9 +274,9 @@ class ChildTask(Watched):
         """What the child said."""
         return (None, []) if self.reason == "lost" else self._ending
 
-    def take_progress(self) -> Statement | None:
-        """None: the child writes it."""
-        return None
+    def take_shown(self) -> list[Statement]:
+        """Nothing: the child writes it."""
+        return []
 
 
 def told(code: int) -> str:

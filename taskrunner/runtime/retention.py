@@ -116,6 +116,8 @@ class Pruner:
         for task, history in await self._retention.begun():
             while await self._timed(self._retention.remove_steps(history, WHOLE)):
                 pass
+            while await self._timed(self._retention.remove_log_lines(task, WHOLE)):
+                pass
             self._removed += await self._timed(self._retention.end(task))
 
     async def _timed(self, commit: Awaitable[T]) -> T:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from taskrunner.storage.claims import Claim
 
 SHOW_PROGRESS = 0.25
-"""Seconds between two writes of the progress that no step has carried along."""
+"""Seconds between two writes of the progress and the log that no step has carried along."""
 
 CLEAN_UP = 1.0
 """Seconds that a body has to unwind when its supervisor stops and the grace is over."""

@@ -78,8 +78,8 @@ class Watched(ABC):
         """How the ended attempt is to be written, and what with it; no statement: it has no say."""
 
     @abstractmethod
-    def take_progress(self) -> Statement | None:
-        """The progress that is not yet written, if it is to be written from here."""
+    def take_shown(self) -> list[Statement]:
+        """The progress and the log that are not yet written, if they are to be written from here."""
 
     def forced_ending(self) -> Statement:
         """How an attempt is written whose body has not ended in time. From any thread."""

@@ -1,25 +1,27 @@
-"""The verbs of an attempt's record: steps, written once and under the fence, and what `show` tells of the past."""
+"""The verbs of an attempt's record: steps and log lines, written under the fence, and what is told of the past."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from taskrunner.core.durations import stamp
 from taskrunner.core.errors import LeaseLost
 from taskrunner.storage.engine import Refused, Rejected, Statement, Unit
 from taskrunner.storage.messages import refusal
-from taskrunner.storage.rows import attempt_of, retry_of, step_of
+from taskrunner.storage.rows import attempt_of, log_line_of, retry_of, step_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from taskrunner.core.clock import Clock
-    from taskrunner.core.model import Attempt, Fence, HandRetry, Step
+    from taskrunner.core.model import Attempt, Fence, HandRetry, LogLine, Step
     from taskrunner.storage.engine import Engine, Rows, Value
 
 
 class Journal:
-    """Steps and ended attempts."""
+    """Steps, ended attempts and log lines."""
 
     def __init__(self, engine: Engine, clock: Clock) -> None:
         self._engine = engine
@@ -60,6 +62,16 @@ class Journal:
             expect_rows=1,
         )
 
+    def log(self, fence: Fence, lines: Sequence[tuple[str, str, str, str]]) -> Statement:
+        """Lines of an attempt's log, each as when, level, event and fields in JSON; refused as a step is."""
+        params: dict[str, Value] = {
+            "lines": msgspec.json.encode(lines).decode(),
+            "task": fence.task_id,
+            "owner": fence.owner,
+            "attempt": fence.attempt,
+        }
+        return Statement("add_log_lines", params, expect_rows=len(lines))
+
     def fence(self, fence: Fence) -> Statement:
         """A guard: the rest of the unit is written only while this attempt holds the task."""
         params: dict[str, Value] = {"task": fence.task_id, "owner": fence.owner, "attempt": fence.attempt}
@@ -96,3 +108,8 @@ class Journal:
         params: dict[str, Value] = {"history_id": history_id, "after": place}
         rows = await self._engine.read(Statement("steps_after", params))
         return [step_of(row) for row in rows], int(str(rows[-1][-1])) if rows else place
+
+    async def log_after(self, task_id: str, place: int) -> tuple[list[LogLine], int]:
+        """The lines of a task's log that were written after `place` (0: all), and the place of the last one."""
+        rows = await self._engine.read(Statement("log_lines_after", {"task": task_id, "after": place}))
+        return [log_line_of(row) for row in rows], int(str(rows[-1][-1])) if rows else place

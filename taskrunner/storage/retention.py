@@ -20,7 +20,7 @@ PAGE: Final = 500
 """Tasks of one look."""
 
 WHOLE: Final = 1_000
-"""The most work for which a task is removed in one piece; the steps of a larger one are removed before it."""
+"""The most work for which a task is removed in one piece; steps and log of a larger one are removed before it."""
 
 PART: Final = 16 * 1024
 """Bytes of a step's value that are as much work as one more row."""
@@ -45,7 +45,7 @@ class Finished:
 
 
 class Retention:
-    """Removes finished tasks with their steps, attempts and retries. Messages belong to sessions, and stay."""
+    """Removes finished tasks with their steps, attempts, logs and retries. Messages belong to sessions, and stay."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -90,6 +90,11 @@ class Retention:
             return 0
         params: dict[str, Value] = {"history_id": history, "limit": count}
         return len((await self._engine.write(Unit((Statement("remove_steps", params),))))[0])
+
+    async def remove_log_lines(self, task: str, most: int) -> int:
+        """Remove the first lines of the log of a task whose removal has begun; how many there were."""
+        params: dict[str, Value] = {"task": task, "limit": most}
+        return len((await self._engine.write(Unit((Statement("remove_log_lines", params),))))[0])
 
     async def end(self, task: str) -> int:
         """Remove a task whose removal has begun; how many there were."""

@@ -9,7 +9,7 @@ import msgspec
 
 from taskrunner.core.durations import moment
 from taskrunner.core.errors import StoreError
-from taskrunner.core.model import Attempt, HandRetry, Message, SessionRow, Step, SupervisorRow, Task
+from taskrunner.core.model import Attempt, HandRetry, LogLine, Message, SessionRow, Step, SupervisorRow, Task
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -61,6 +61,12 @@ def retry_of(row: Row) -> HandRetry:
     """The retry by hand of a row of the query `retries`."""
     value: Any = row
     return HandRetry(series=value[0], from_status=value[1], error_message=value[2], retried_at=moment(value[3]))
+
+
+def log_line_of(row: Row) -> LogLine:
+    """The line of a row of the query `log_lines_after`."""
+    value: Any = row
+    return LogLine(attempt=value[0], at=moment(value[1]), level=value[2], event=value[3], fields=value[4])
 
 
 def session_of(row: Row) -> SessionRow:

@@ -154,6 +154,22 @@ async def test_commits_are_small_however_much_is_old(
     assert len(rows) > 5
 
 
+async def test_a_long_log_goes_before_its_task(store: Store, clock: StillClock, db: Path) -> None:
+    """Lines of a log are work like steps, and where there are many they are removed a part at a time."""
+    await register(store, "me", lease=1e9)
+    await store.tasks.enqueue_many([new_task("few"), new_task("few"), new_task("many")])
+    for task in await claim(store):
+        lines = [("2026", "info", "x", "{}")] * (3 * WHOLE if task.type == "many" else WHOLE * 2 // 3)
+        await store.journal.write([store.journal.log(task.fence, lines)])
+        await end(store, task)
+    clock.advance(DAY + 1)
+    with commits(store) as rows:
+        assert await pruner(store, clock).prune() == 3
+    assert sql(db, "SELECT (SELECT count(*) FROM tasks), (SELECT count(*) FROM logs)") == [[0, 0]]
+    assert max(rows) <= WHOLE + 30
+    assert len(rows) >= 6
+
+
 async def test_large_steps_are_much_work(store: Store, clock: StillClock, db: Path) -> None:
     """Values of a megabyte are removed a few at a time, for each of their pages is touched."""
     await register(store, "me", lease=1e9)

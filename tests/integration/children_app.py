@@ -63,6 +63,15 @@ async def twice(ctx: TaskContext, number: int) -> int:
 
 
 @runner.task
+async def talks(ctx: TaskContext, gate: str) -> None:
+    """It logs, and waits for a file."""
+    ctx.log.info("begun", pid=os.getpid())
+    ctx.log.info("waiting")
+    await until(anyio.Path(gate).exists, within=60)
+    ctx.log.info("last words")
+
+
+@runner.task
 async def everything(ctx: TaskContext, log: str) -> dict[str, Any]:
     """Whatever a body may ask of its store."""
     first = await ctx.step("first", os.getpid)

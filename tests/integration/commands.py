@@ -40,6 +40,7 @@ async def broken(text: str) -> None:
 @runner.task
 async def wait_for(ctx: TaskContext, file: str) -> str:
     await ctx.step("first", int, 7)
+    ctx.log.info("waiting", file=file)
     while not await anyio.Path(file).exists():
         await anyio.sleep(0.02)
     return "it is there"

@@ -141,7 +141,7 @@ def test_config_refuses_what_run_refuses(folder: Folder) -> None:
 
 
 def test_tail_follows_a_task_to_its_end(folder: Folder) -> None:
-    """It tells attempts, steps, progress and status as they come, in JSON Lines, and ends when the task does."""
+    """It tells attempts, steps, log, progress and status as they come, in JSON Lines, and ends when the task does."""
     task_id = folder.ok("enqueue", "wait_for", "file=gate").strip()
     command = [sys.executable, "-m", "taskrunner", "tail", task_id, "--json"]
     with (
@@ -158,6 +158,9 @@ def test_tail_follows_a_task_to_its_end(folder: Folder) -> None:
     kinds = [(line["kind"], line.get("status") or line.get("outcome") or line.get("step")) for line in seen]
     assert kinds[0] == ("status", "pending")
     assert {("step", "first"), ("attempt", "completed"), ("progress", None)} <= set(kinds)
+    (said,) = [line for line in seen if line["kind"] == "log"]
+    assert (said["attempt"], said["level"], said["event"], said["fields"]) == (1, "info", "waiting", {"file": "gate"})
+    assert seen.index(said) < kinds.index(("attempt", "completed"))
     assert (kinds[-1], seen[-1]["output"]) == (("status", "completed"), "it is there")
     assert kinds.count(("step", "first")) == 1
 
@@ -169,6 +172,7 @@ async def tried_in_vain(folder: Folder) -> str:
     @runner.task(max_retries=1, wait=0.01)
     async def tries(ctx: TaskContext) -> None:
         await ctx.step("look", str, "\x1b[2J")
+        ctx.log.warning("thinking\x1b[2J", of="\x1b]0;owned\x07\u202e", deep={"a": [1]})
         await ctx.progress(0.25, "a quarter\u202e")
         raise ValueError("no\x1b[31m")
 
@@ -184,9 +188,12 @@ def test_tail_of_a_task_that_has_ended(folder: Folder) -> None:
     done = here(folder, "tail", anyio.run(tried_in_vain, folder))
     assert done.returncode == 1
     lines = [line[19:].strip() for line in done.stdout.splitlines()]
+    said = 'log      warning  thinking\\x1b[2J  of="\\u001b]0;owned\\u0007\\u202e" deep={"a": [1]}'
     assert lines == [
         'step     look  "\\u001b[2J"',
+        said,
         "attempt  1 retried: ValueError: no\\x1b[31m",
+        said,
         "attempt  2 failed: ValueError: no\\x1b[31m",
         "progress 25% a quarter\\u202e",
         "status   failed: ValueError: no\\x1b[31m",

@@ -33,6 +33,9 @@ WITH RECURSIVE n(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM n WHERE n < :rows
 INSERT INTO steps(history_id, scope, name, occurrence, position, digest, value, task_id, attempt, created_at)
 SELECT 'run1', '', 'x', n, n, '', '1', 'run1', 1, :now FROM n;
 
+WITH RECURSIVE n(n) AS (VALUES (1) UNION ALL SELECT n + 1 FROM n WHERE n < :rows)
+INSERT INTO logs(task_id, attempt, at, level, event, fields) SELECT 'run1', 1, :now, 'info', 'x', '{}' FROM n;
+
 INSERT INTO tasks(id, history_id, type, max_retries, max_losses, created_at, updated_at, run_at, session_id)
 SELECT column1, column1, 'job', 3, 5, :now, :now, :now, 's' FROM (VALUES ('a'), ('b'), ('c'), ('d'));
 """
@@ -56,9 +59,9 @@ INSERT INTO sessions(id, created_at, updated_at) VALUES ('s', :now, :now), ('t',
 
 
 def fill(connection: apsw.Connection, rows: int) -> None:
-    """So many tasks of every kind, steps and messages, around the four tasks and the session of `ROUND`.
+    """So many tasks of every kind, steps, log lines and messages, around the four tasks and the session of `ROUND`.
 
-    The running ones belong to a living owner; their first one has all the steps.
+    The running ones belong to a living owner; their first one has all the steps and lines.
     """
     with connection:
         connection.execute(_AROUND, {"now": NOW}).fetchall()
@@ -104,6 +107,8 @@ ROUND: Final[list[tuple[str, dict[str, Value]]]] = [
     ("progress", {**_FENCE, "progress": 0.5, "message": "half"}),
     ("record_step", {**_FENCE, "scope": "", "name": "x", "occurrence": 0, "position": 0, "turn": 0, "digest": "",
                      "value": "1", "error_type": None, "error": None}),
+    ("add_log_lines", {**_FENCE, "lines": '[["2026", "info", "x", "{}"], ["2026", "info", "y", "{}"]]'}),
+    ("log_lines_after", {"task": "a", "after": 0}),
     ("steps", {"history_id": "a"}),
     ("complete", {**_FENCE, "output": "1"}),
     ("fail", {**_FENCE, "task": "b", "error_type": "E", "error_message": "e", "traceback": None, "final": 0,
@@ -143,6 +148,7 @@ ROUND: Final[list[tuple[str, dict[str, Value]]]] = [
     ("removals", {"limit": 5}),
     ("steps_to_remove", {"history_id": "run1", "limit": 5}),
     ("remove_steps", {"history_id": "run1", "limit": 5}),
+    ("remove_log_lines", {"task": "run1", "limit": 5}),
     ("end_removal", {"id": "done4"}),
 ]  # fmt: skip
 

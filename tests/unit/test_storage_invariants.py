@@ -13,7 +13,7 @@ from taskrunner.storage.health import Breach, Health, invariants
 from tests.stores import NOW, open_store
 from tests.unit.plain_round import fill, record_a_step_of_every_other
 from tests.unit.plain_sql import insert, task_in
-from tests.unit.test_storage_rules import MESSAGE, STEP, session
+from tests.unit.test_storage_rules import LINE, MESSAGE, STEP, session
 from tests.verbs import VERBS, build
 
 DONE = "id = 'done'"
@@ -109,6 +109,7 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
             "running",
             "its step search was recorded by attempt 0, and it is at attempt 1",
         ),
+        ("UPDATE logs SET attempt = 2", "running", "its log has lines of attempt 2, and it is at attempt 1"),
     ],
     "I15 retries and losses within bounds": [
         (
@@ -155,6 +156,7 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
     ],
     "I26 nothing is left behind": [
         ("UPDATE steps SET task_id = 'gone'", "gone", "steps of it are there, and the task is not"),
+        ("UPDATE logs SET task_id = 'gone'", "gone", "lines of its log are there, and the task is not"),
         (
             f"{ATTEMPT} ('gone', 1, 0, 'me', '{NOW}', '{NOW}', 'lost')",
             "gone",
@@ -191,7 +193,7 @@ BROKEN: dict[str, list[tuple[str, str, str]]] = {
 
 
 def world(plain: apsw.Connection) -> None:
-    """A task in every state, a step and a message; and none of the rules that keep them so."""
+    """A task in every state, a step, a log line and a message; and none of the rules that keep them so."""
     session(plain)
     task_in(plain, "pending", "pending", idempotency_key="i", unique_key="k")
     task_in(plain, "running", "running")
@@ -199,6 +201,7 @@ def world(plain: apsw.Connection) -> None:
     task_in(plain, "failed", "failed")
     task_in(plain, "cancelled", "cancelled")
     insert(plain, "steps", **{**STEP, "history_id": "running", "task_id": "running"})
+    insert(plain, "logs", **{**LINE, "task_id": "running"})
     insert(plain, "messages", **{**MESSAGE, "history_id": "h", "write_key": "1"})
 
 

@@ -48,6 +48,8 @@ INDEX: dict[str, list[str]] = {
     "task_at": ["tasks USING INTEGER PRIMARY KEY"],
     "task_standing": ["sqlite_autoindex_tasks_1 (id=?)", "INDEX tasks_claim (queue=?"],
     "retry": ["sqlite_autoindex_tasks_1 (id=?)", "INDEX tasks_unique (type=? AND unique_key=?)"],
+    "add_log_lines": ["sqlite_autoindex_tasks_1 (id=?)"],
+    "log_lines_after": ["INDEX logs_of_task (task_id=? AND seq>?)"],
     "retries": ["sqlite_autoindex_retries_1 (task_id=?)"],
     "steps_after": ["sqlite_autoindex_steps_1 (history_id=?)"],
     "stats_statuses": ["COVERING INDEX idx_tasks_status (status=?)", "COVERING INDEX idx_tasks_status (status>?)"],
@@ -74,6 +76,7 @@ INDEX: dict[str, list[str]] = {
     "finished_before": [
         *("INDEX idx_tasks_status (status=? AND ", "INDEX tasks_parent (parent_task_id=?)", "tasks_1 (id=?)"),
         *("sqlite_autoindex_steps_1 (history_id=?)", "sqlite_autoindex_attempts_1 (task_id=?)"),
+        "COVERING INDEX logs_of_task (task_id=?)",
     ],
     "remove_tasks": [
         "INDEX tasks_parent (parent_task_id=?)",
@@ -83,6 +86,7 @@ INDEX: dict[str, list[str]] = {
     "removals": ["SCAN removals", "tasks_1 (id=?)"],
     "steps_to_remove": ["sqlite_autoindex_steps_1 (history_id=?)"],
     "remove_steps": ["sqlite_autoindex_steps_1 (history_id=? AND scope=? AND name=? AND occurrence=?)"],
+    "remove_log_lines": ["INDEX logs_of_task (task_id=? AND seq=?)"],
     "end_removal": ["tasks_1 (id=?)"],
     **{
         name: ["sqlite_autoindex_tasks_1 (id=?)"]

@@ -23,6 +23,7 @@ STEP: Fields = {
     "attempt": 1,
     "created_at": NOW,
 }
+LINE: Fields = {"task_id": "t", "attempt": 1, "at": NOW, "level": "info", "event": "hello", "fields": "{}"}
 MESSAGE: Fields = {
     "id": "m",
     "session_id": "s",
@@ -272,6 +273,24 @@ def test_steps_go_with_their_task(plain: apsw.Connection) -> None:
     update(plain, **{**INTO["failed"][1], "outcome": "failed"})
     plain.execute("DELETE FROM tasks WHERE id = 't'")
     assert plain.execute("SELECT task_id FROM steps").fetchall() == [("u",)]
+
+
+def test_a_line_of_a_log_stays_as_it_is_and_goes_with_its_task(plain: apsw.Connection) -> None:
+    """Nobody rewrites what a body has logged; it is removed when its task has ended, or with the task."""
+    task_in(plain, "running")
+    for number in (1, 2):
+        insert(plain, "logs", **{**LINE, "seq": number})
+    refused(plain, "UPDATE logs SET event = 'bye'", "never changes")
+    refused(plain, "DELETE FROM logs", "not deleted")
+    columns, values = "seq, task_id, attempt, at, level, event, fields", "1, 't', 1, '', '', 'bye', ''"
+    refused(plain, f"INSERT OR REPLACE INTO logs({columns}) VALUES ({values})", "not replaced")  # noqa: S608
+    with pytest.raises(apsw.ConstraintError):
+        plain.execute("INSERT INTO logs SELECT 3, task_id, attempt, at, level, x'ff', fields FROM logs LIMIT 1")
+    update(plain, **{**INTO["failed"][1], "outcome": "failed"})
+    plain.execute("DELETE FROM logs WHERE seq = 1")
+    assert count(plain, "logs") == 1
+    plain.execute("DELETE FROM tasks")
+    assert count(plain, "logs") == 0
 
 
 # ── sessions ──────────────────────────────────────────────────────────────────────────────────────────────────────────

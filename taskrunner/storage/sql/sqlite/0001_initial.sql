@@ -135,6 +135,18 @@ CREATE TABLE attempts(
   UNIQUE (task_id, attempt)
 );
 
+-- What bodies have logged, for who follows a task; it says nothing about how a task goes on.
+CREATE TABLE logs(
+  seq INTEGER PRIMARY KEY,
+  task_id TEXT NOT NULL REFERENCES tasks(id) ON DELETE CASCADE,
+  attempt INTEGER NOT NULL,
+  at TEXT NOT NULL,
+  level TEXT NOT NULL,
+  event TEXT NOT NULL,
+  fields TEXT NOT NULL,
+  CHECK (typeof(at) = 'text' AND typeof(level) = 'text' AND typeof(event) = 'text' AND typeof(fields) = 'text')
+);
+
 -- One row for each time that a finished task was retried by hand, written by the trigger tasks_retried.
 CREATE TABLE retries(
   seq INTEGER PRIMARY KEY,
@@ -226,6 +238,7 @@ CREATE INDEX tasks_due ON tasks(run_at) WHERE status = 'pending' AND hold = 1;
 CREATE INDEX tasks_waiting ON tasks(waiting_for, seq) WHERE status = 'pending' AND hold = 3;
 CREATE INDEX tasks_suspects ON tasks(priority, seq) WHERE status = 'pending' AND losses >= 2;
 CREATE INDEX tasks_running ON tasks(lease_owner, queue) WHERE status = 'running';
+CREATE INDEX logs_of_task ON logs(task_id, seq);
 CREATE INDEX supervisors_living ON supervisors(bell) WHERE ended_at IS NULL;
 CREATE INDEX tasks_parent ON tasks(parent_task_id) WHERE parent_task_id IS NOT NULL;
 CREATE UNIQUE INDEX tasks_unique ON tasks(type, unique_key) WHERE unique_key IS NOT NULL AND status IN ('pending', 'running');
@@ -311,7 +324,7 @@ CREATE TRIGGER tasks_deleted_session BEFORE INSERT ON tasks
 WHEN NEW.session_id IS NOT NULL AND EXISTS (SELECT 1 FROM sessions WHERE id = NEW.session_id AND status = 'deleted')
 BEGIN SELECT RAISE(ABORT, 'the session is deleted: it takes no new tasks'); END;
 
--- Steps, ended attempts and retries are written once, and go with their task only.
+-- Steps, ended attempts, log lines and retries are written once, and go with their task only.
 CREATE TRIGGER steps_once BEFORE INSERT ON steps
 WHEN EXISTS (SELECT 1 FROM steps WHERE seq = NEW.seq) OR EXISTS (SELECT 1 FROM steps
   WHERE history_id = NEW.history_id AND scope = NEW.scope AND name = NEW.name AND occurrence = NEW.occurrence)
@@ -329,6 +342,16 @@ BEGIN SELECT RAISE(ABORT, 'an ended attempt never changes'); END;
 
 CREATE TRIGGER attempts_kept BEFORE DELETE ON attempts WHEN EXISTS (SELECT 1 FROM tasks WHERE id = OLD.task_id)
 BEGIN SELECT RAISE(ABORT, 'the attempts of a task are not deleted'); END;
+
+CREATE TRIGGER logs_once BEFORE INSERT ON logs WHEN EXISTS (SELECT 1 FROM logs WHERE seq = NEW.seq)
+BEGIN SELECT RAISE(ABORT, 'a line of a log is not replaced by another'); END;
+
+CREATE TRIGGER logs_immutable BEFORE UPDATE ON logs
+BEGIN SELECT RAISE(ABORT, 'a line of a log never changes'); END;
+
+CREATE TRIGGER logs_kept BEFORE DELETE ON logs
+WHEN EXISTS (SELECT 1 FROM tasks WHERE id = OLD.task_id AND status IN ('pending', 'running'))
+BEGIN SELECT RAISE(ABORT, 'the log of an unfinished task is not deleted'); END;
 
 CREATE TRIGGER retries_immutable BEFORE UPDATE ON retries
 BEGIN SELECT RAISE(ABORT, 'the record of a retry never changes'); END;

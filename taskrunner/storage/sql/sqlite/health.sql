@@ -19,11 +19,12 @@ SELECT count(*) FROM sqlite_schema WHERE name = 'sqlite_stat1'
 
 -- How many rows a table had when somebody's ANALYZE looked at it.
 -- name: statistics
-SELECT tbl, max(CAST(stat AS INTEGER)) FROM sqlite_stat1 WHERE tbl IN ('tasks', 'steps', 'messages', 'attempts') GROUP BY tbl
+SELECT tbl, max(CAST(stat AS INTEGER)) FROM sqlite_stat1 WHERE tbl IN ('tasks', 'steps', 'messages', 'attempts', 'logs') GROUP BY tbl
 
 -- name: table_sizes
 SELECT 'tasks', count(*) FROM tasks UNION ALL SELECT 'steps', count(*) FROM steps
 UNION ALL SELECT 'messages', count(*) FROM messages UNION ALL SELECT 'attempts', count(*) FROM attempts
+UNION ALL SELECT 'logs', count(*) FROM logs
 -- What pending tasks wait for, when it is not their turn.
 -- name: waiting_counts
 SELECT waiting_for, count(*) FROM tasks INDEXED BY tasks_waiting WHERE status = 'pending' AND hold = 3 GROUP BY waiting_for

@@ -70,6 +70,9 @@ FROM tasks WHERE attempt - (status = 'running') <> (SELECT count(*) FROM attempt
 SELECT steps.task_id, 'its step ' || name || ' was recorded by attempt ' || steps.attempt || ', and it is at attempt ' || tasks.attempt
 FROM steps JOIN tasks ON tasks.id = steps.task_id WHERE steps.attempt > tasks.attempt OR steps.attempt < 1
 UNION ALL
+SELECT DISTINCT logs.task_id, 'its log has lines of attempt ' || logs.attempt || ', and it is at attempt ' || tasks.attempt
+FROM logs JOIN tasks ON tasks.id = logs.task_id WHERE logs.attempt > tasks.attempt OR logs.attempt < 1
+UNION ALL
 SELECT task_id, 'two of its attempts, ' || attempt || ' and another, have one number'
 FROM attempts GROUP BY task_id, attempt HAVING count(*) > 1
 
@@ -116,6 +119,8 @@ FROM tasks WHERE parent_task_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM tasks 
 SELECT DISTINCT task_id, 'steps of it are there, and the task is not' FROM steps WHERE NOT EXISTS (SELECT 1 FROM tasks WHERE id = steps.task_id)
 UNION ALL
 SELECT DISTINCT task_id, 'attempts of it are there, and the task is not' FROM attempts WHERE NOT EXISTS (SELECT 1 FROM tasks WHERE id = attempts.task_id)
+UNION ALL
+SELECT DISTINCT task_id, 'lines of its log are there, and the task is not' FROM logs WHERE NOT EXISTS (SELECT 1 FROM tasks WHERE id = logs.task_id)
 UNION ALL
 SELECT DISTINCT task_id, 'retries of it are there, and the task is not' FROM retries WHERE NOT EXISTS (SELECT 1 FROM tasks WHERE id = retries.task_id)
 UNION ALL

@@ -23,3 +23,14 @@ FROM steps INDEXED BY sqlite_autoindex_steps_1 WHERE history_id = :history_id AN
 -- name: retries
 SELECT series, from_status, error_message, retried_at
 FROM retries INDEXED BY sqlite_autoindex_retries_1 WHERE task_id = :task ORDER BY series
+
+-- Lines of an attempt's log, fenced like its steps: a JSON list of [when, level, event, fields].
+-- name: add_log_lines
+INSERT INTO logs(task_id, attempt, at, level, event, fields)
+SELECT held.id, held.attempt, value ->> 0, value ->> 1, value ->> 2, value ->> 3
+FROM (SELECT id, attempt FROM tasks INDEXED BY sqlite_autoindex_tasks_1 WHERE {fenced}) AS held CROSS JOIN json_each(:lines)
+
+-- The lines that were written after the place :after.
+-- name: log_lines_after
+SELECT attempt, at, level, event, fields, seq
+FROM logs INDEXED BY logs_of_task WHERE task_id = :task AND seq > :after ORDER BY seq

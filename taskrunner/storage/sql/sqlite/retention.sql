@@ -13,12 +13,13 @@ SELECT seq, id, created_at, CASE WHEN {removable} THEN 1
     + (SELECT count(*) + coalesce(sum(octet_length(value)), 0) / 16384
        FROM (SELECT value FROM steps INDEXED BY sqlite_autoindex_steps_1 WHERE history_id = tasks.history_id LIMIT :most))
     + (SELECT count(*) FROM (SELECT 1 FROM attempts INDEXED BY sqlite_autoindex_attempts_1 WHERE task_id = tasks.id LIMIT :most))
+    + (SELECT count(*) FROM (SELECT 1 FROM logs INDEXED BY logs_of_task WHERE task_id = tasks.id LIMIT :most))
   ELSE 0 END
 FROM tasks INDEXED BY idx_tasks_status
 WHERE status = :status AND (created_at, seq) > (:created_at, :seq) AND created_at < :before
 ORDER BY created_at, seq LIMIT :limit
 
--- Their steps, ended attempts and retries go with them.
+-- Their steps, ended attempts, log lines and retries go with them.
 -- name: remove_tasks
 DELETE FROM tasks INDEXED BY sqlite_autoindex_tasks_1 WHERE id IN (SELECT value FROM json_each(:ids)) AND {removable} RETURNING 1
 
@@ -38,6 +39,12 @@ DELETE FROM steps INDEXED BY sqlite_autoindex_steps_1 WHERE (history_id, scope, 
   AND task_id IN (SELECT task_id FROM removals)
 RETURNING 1
 
--- Once its steps are gone a task goes, too, whatever has become of the setting meanwhile.
+-- name: remove_log_lines
+DELETE FROM logs INDEXED BY logs_of_task WHERE (task_id, seq) IN (
+  SELECT task_id, seq FROM logs INDEXED BY logs_of_task WHERE task_id = :task ORDER BY seq LIMIT :limit)
+  AND task_id IN (SELECT task_id FROM removals)
+RETURNING 1
+
+-- Once its steps and its log are gone a task goes, too, whatever has become of the setting meanwhile.
 -- name: end_removal
 DELETE FROM tasks WHERE id = :id AND id IN (SELECT task_id FROM removals) RETURNING 1
