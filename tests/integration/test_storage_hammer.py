@@ -21,7 +21,7 @@ from pathlib import Path
 import anyio
 from taskrunner.core.errors import StoreBusy
 from taskrunner.storage.listing import Filter
-from tests.stores import claim, end, new_task, open_store, register
+from tests.stores import claim, end, new_task, open_store, register, sqlite_of
 
 async def main(db, name, seconds):
     chance, acked, ends = random.Random(name), [], time.monotonic() + seconds
