@@ -8,7 +8,9 @@ import inspect
 import os
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+import traceback
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
@@ -40,6 +42,32 @@ def _count_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_count_fork)
+
+
+@contextmanager
+def here_only() -> Iterator[None]:
+    """End a copy of this process in which the block ends: what comes after it is for this process alone.
+
+    A fork copies the event loop with all that waits in it, and shares its files: a copy that went on would answer in
+    our name, and take away what is sent to us. It ends as a program does: by the code of `sys.exit`, or with a
+    traceback and 1.
+    """
+    forks = _forks
+    code: object = 0
+    try:
+        yield
+    except BaseException as error:
+        if forks != _forks:
+            code = error.code if isinstance(error, SystemExit) else 1
+            if not isinstance(error, SystemExit):
+                traceback.print_exception(error)
+        raise
+    finally:
+        if forks != _forks:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(AttributeError, OSError, ValueError):  # there is none, or it is closed
+                    stream.flush()
+            os._exit(code if isinstance(code, int) else int(code is not None))
 
 
 class LoopEnded(NotOpen):
@@ -75,7 +103,13 @@ class LoopRef:
         return True
 
     def reply(self) -> Reply[Any]:
-        """One answer to be awaited on this loop: Python 3.11 asks for the process id to tell the running one."""
+        """One answer to be awaited on this loop: Python 3.11 asks for the process id to tell the running one.
+
+        Raises:
+            NotOpen: this process was forked from the loop's: nobody would answer here.
+        """
+        if self.forked:
+            raise NotOpen(FORKED)
         return Reply(self._native)
 
     def busy_with(self) -> tuple[object, str]:

@@ -28,7 +28,7 @@ from taskrunner.core.errors import (
     NonDeterministicStep,
     Retry,
 )
-from taskrunner.core.loop import LoopRef, call_in_thread, current_caller
+from taskrunner.core.loop import LoopRef, call_in_thread, current_caller, here_only
 from taskrunner.resources.sessions import Session, current_sink
 from taskrunner.runtime.watched import WHY, Watched
 
@@ -128,7 +128,8 @@ class RunningTask(Watched):
             args = (self.context, *args)
         if self.definition.signature.is_async:
             self.recorder.history.begin()
-            return await self.definition.fn(*args, **kwargs)
+            with here_only():
+                return await self.definition.fn(*args, **kwargs)
         with anyio.CancelScope(shield=True):  # a thread cannot be stopped: what it awaits through ctx.sync is cancelled
             result = await call_in_thread("task", self._plain, args, kwargs)
         return await result if isawaitable(result) else result
@@ -136,7 +137,8 @@ class RunningTask(Watched):
     def _plain(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:  # noqa: ANN401 - as above
         self.recorder.history.begin()
         self.body = current_caller()
-        return self.definition.fn(*args, **kwargs)
+        with here_only():
+            return self.definition.fn(*args, **kwargs)
 
     def ending(self) -> tuple[Statement | None, list[Statement]]:
         """How the ended attempt is to be written, and what it still has to write; no statement: it has no say."""

@@ -26,6 +26,7 @@ M = TypeVar("M")
 
 _LENGTH: Final = struct.Struct("<I")
 _PIECE: Final = 256 * 1024  # bytes that are received at once
+_LONGEST: Final = 0x1FFF_FFFF  # bytes of a message: any four letters of text, as a length, are more
 
 # ── what a supervisor says ────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -129,6 +130,7 @@ class Channel(Generic[M]):
             UnicodeEncodeError: a text in it has lone surrogates.
             OverflowError: an integer in it has more than 64 bits.
             TypeError: there is something in it that msgpack has no word for.
+            ValueError: it is longer than half a gigabyte.
         """
         self._append(message)
         self._put.set()
@@ -170,6 +172,9 @@ class Channel(Generic[M]):
 
     def _append(self, message: Frame) -> None:
         frame = _encode(message)
+        if len(frame) > _LONGEST:
+            told = f"{type(message).__name__} of {len(frame)} bytes: {_LONGEST} at most go to or from a child process"
+            raise ValueError(told)
         with self._lock:
             self._out += _LENGTH.pack(len(frame))
             self._out += frame
@@ -193,6 +198,9 @@ class Channel(Generic[M]):
         start, end = 0, len(self._in)
         while end - start >= _LENGTH.size:
             (length,) = _LENGTH.unpack_from(self._in, start)
+            if length > _LONGEST:
+                message = "a message of so many bytes is none of ours: something else wrote into the connection"
+                raise msgspec.DecodeError(message)
             stop = start + _LENGTH.size + length
             if stop > end:
                 break

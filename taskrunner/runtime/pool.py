@@ -288,10 +288,8 @@ class Pool:
         clean = child.was_killed or (child.is_leaving and not child.tasks)
         lost: list[ChildTask] = []
         for running in child.tasks.values():
-            if running.forced:
-                running.end_unheard()
-            elif child.was_killed:
-                running.end(running.forced_ending(), [])
+            if child.was_killed or running.forced:
+                running.end(running.forced_ending(), [])  # one that is being written has no need of it
             else:
                 running.end_unheard()
                 lost.append(running)

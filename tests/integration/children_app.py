@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -137,6 +137,14 @@ def _hang_up() -> None:
     time.sleep(60)
 
 
+def _babble() -> None:
+    """Write into every socket that is open, as code does that has kept the number of a file it closed."""
+    for each in Path("/proc/self/fd").iterdir():
+        if each.is_symlink() and str(each.readlink()).startswith("socket:"):
+            with suppress(OSError):
+                os.write(int(each.name), b"hello world\n")
+
+
 HARM: Final[dict[str, Callable[[], object]]] = {
     "kill": lambda: os.kill(os.getpid(), signal.SIGKILL),
     "abort": os.abort,
@@ -144,6 +152,7 @@ HARM: Final[dict[str, Callable[[], object]]] = {
     "exit": lambda: os._exit(3),
     "hog": _hog,
     "hang up": _hang_up,
+    "babble": _babble,
 }
 
 

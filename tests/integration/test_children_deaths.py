@@ -77,6 +77,7 @@ HOW = {
     "exit": "it ended with exit code 3",
     "hog": "it was killed by SIGKILL (signal 9)",
     "hang up": "it closed its connection to the supervisor",
+    "babble": "what it said cannot be read",
 }
 
 

@@ -130,3 +130,66 @@ def test_a_task_may_fork(db: Path) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=18, check=False)
     assert (done.stdout, done.stderr, done.returncode) == ("{7}\n", "", 0)
     assert sql(db, "PRAGMA integrity_check") == [["ok"]]
+
+
+COPIES = """
+import os, sys, time, anyio
+from taskrunner import TaskContext, TaskRunner
+
+runner = TaskRunner(sys.argv[1], lease=6, heartbeat=0.5, sweep=0.1, grace=1)
+
+def leave(how):
+    if how == "exit":
+        sys.exit(5)
+    if how == "raise":
+        raise ValueError("in the copy")
+
+@runner.task(max_retries=0)
+async def forks(ctx: TaskContext, how: str) -> list[object]:
+    here = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        if how == "step":
+            await ctx.step("where", os.getpid)
+        leave(how)
+        return ["the copy"]
+    code = os.waitstatus_to_exitcode((await anyio.to_thread.run_sync(os.waitpid, pid, 0))[1])
+    return [code, await ctx.step("where", os.getpid) == here]
+
+@runner.task(max_retries=0)
+def plain(ctx: TaskContext, how: str) -> list[object]:
+    here = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        if how == "step":
+            ctx.sync(ctx.step("where", os.getpid))
+        leave(how)
+        return ["the copy"]
+    return [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), ctx.sync(ctx.step("where", os.getpid)) == here]
+
+async def main():
+    async with runner.working(concurrency=4, processes=int(sys.argv[2])):
+        for task in (forks, plain):
+            for how in ("exit", "raise", "return", "step"):
+                print(how, *await (await task.enqueue(how)).result(timeout=5))
+
+if __name__ == "__main__":
+    anyio.run(main)
+"""
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+@pytest.mark.timeout(40)
+def test_the_copy_of_a_body_ends_with_it(db: Path, tmp_path: Path, processes: int) -> None:
+    """B54: a forked copy of a body that returns, raises, exits or takes a step neither ends nor disturbs the task.
+
+    The copy is a process of its own, with an exit code; the body in the parent goes on.
+    """
+    app = tmp_path / "copies.py"
+    app.write_text(COPIES, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", str(app), str(db), str(processes)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=35, check=False)
+    assert done.stdout == 2 * "exit 5 True\nraise 1 True\nreturn 0 True\nstep 1 True\n"
+    assert "before a fork" in done.stderr
+    assert done.returncode == 0
