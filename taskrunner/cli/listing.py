@@ -43,8 +43,8 @@ def list_command(
 ) -> None:
     """List tasks, the newest first.
 
-    On a terminal it is a table; elsewhere one line per task: id, status, type, queue, progress, time of birth, and
-    what it says of itself, with tabs between. A row that something else than taskrunner wrote, and that cannot be
+    On a terminal it is a table; elsewhere one line per task: id, status, type, queue, progress, time of birth (UTC),
+    and what it says of itself, with tabs between. A row that something else than taskrunner wrote, and that cannot be
     read, is marked as unreadable.
     """
     chosen = filter_of(filters)
