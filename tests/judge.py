@@ -10,7 +10,7 @@ from pathlib import Path
 
 _JUDGE = r"""
 import hashlib, sqlite3, sys
-TABLES = ("sessions", "messages", "tasks", "steps", "attempts", "retries", "task_types", "supervisors")
+TABLES = ("sessions", "messages", "tasks", "steps", "attempts", "retries", "logs", "task_types", "supervisors")
 for line in sys.stdin:
     try:
         connection = sqlite3.connect(line.rstrip("\n"), timeout=0, isolation_level=None)

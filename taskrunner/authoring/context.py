@@ -112,8 +112,8 @@ class TaskContext(StepRunner):
         """A structlog logger that knows the task's id, type and attempt; it writes as the program has set structlog up.
 
         What it emits is kept in the store as well, for `taskrunner tail`: within a quarter of a second, with the next
-        step or the attempt's end. A crash, or a store that is locked or full, may cost the last lines. An event is cut
-        at 4,096 characters, its fields together as well, and an attempt keeps 1,000 lines.
+        step or the attempt's end. A crash, an end by force, or a store that is locked or full may cost the last lines.
+        An event is cut at 4,096 characters, its fields together as well, and an attempt keeps 1,000 lines.
         """
         if self._log is None:
             known = {"task_id": self._task.id, "task_type": self._task.type, "attempt": self._task.attempt}
