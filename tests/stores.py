@@ -193,6 +193,6 @@ async def end(store: Store, task: Task, how: str = "completed") -> str:
     return await store.tasks.end(task.fence, statement)
 
 
-def pruner_of(store: Store, clock: Clock, keep: float) -> Pruner:
-    """Who removes the tasks of a store that finished more than `keep` seconds ago."""
+def pruner_of(store: Store, clock: Clock, keep: float | None) -> Pruner:
+    """Who removes the tasks of a store that finished more than `keep` seconds ago; None: the setting is off."""
     return Pruner(store, resolve(code={"keep_finished": keep}), clock, Events())

@@ -14,6 +14,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from taskrunner.core.loop import LoopRef
 from taskrunner.core.model import Task
 from taskrunner.runtime.origin import Origin
 from taskrunner.storage.engine import Statement
@@ -122,6 +123,7 @@ class Channel(Generic[M]):
         self._out = bytearray()
         self._in = bytearray()
         self._put = anyio.Event()
+        self._loop = LoopRef()
 
     def put(self, message: Frame) -> None:
         """Send a message soon. To an end that is gone nothing is sent.
@@ -133,12 +135,13 @@ class Channel(Generic[M]):
             ValueError: it is longer than half a gigabyte.
         """
         self._append(message)
-        self._put.set()
+        self._wake()
 
     def put_now(self, message: Frame) -> None:
         """As `put`, from any thread and without the event loop, which may be blocked."""
         self._append(message)
-        self._push()
+        if not self._push():  # the other end is full: the rest goes out when the loop turns again
+            self._loop.post(self._wake)
 
     async def pump(self) -> None:
         """Send what is put, until this is cancelled."""
@@ -169,6 +172,9 @@ class Channel(Generic[M]):
         """Wait until all that was put has been sent, or nobody is there any more."""
         while not self._push():
             await anyio.wait_writable(self._end)
+
+    def _wake(self) -> None:
+        self._put.set()
 
     def _append(self, message: Frame) -> None:
         frame = _encode(message)

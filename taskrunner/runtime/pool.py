@@ -89,8 +89,8 @@ class Pool:
     # ── the place ────────────────────────────────────────────────────────────────────────────────────────────────────
     @property
     def is_ready(self) -> bool:
-        """Whether there is a child that takes tasks."""
-        return any(child.takes_tasks for child in self._children)
+        """Whether there is a child that takes tasks, and is not blocked: what it cannot start is claimed elsewhere."""
+        return any(child.takes_tasks and not child.is_blocked for child in self._children)
 
     shields = True
     """A suspect has a child of its own."""
@@ -221,9 +221,11 @@ class Pool:
 
     def _hear(self, child: ChildProcess, message: FromChild) -> None:
         if isinstance(message, Alarm):  # it comes from a thread, all else from the event loop
-            child.is_blocked = True
+            child.is_blocked |= message.event == "loop.blocked"
         else:
-            child.is_blocked, child.asked_at = False, None
+            was_blocked, child.is_blocked, child.asked_at = child.is_blocked, False, None
+            if was_blocked:
+                self._tell()
         if isinstance(message, End | Write):
             child.has_worked = True
             self._pauses.forget()

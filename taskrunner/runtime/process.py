@@ -180,17 +180,23 @@ class ChildProcess:
         self.doom("it closed its connection to the supervisor")
 
     async def _death(self) -> None:
-        if not hasattr(os, "pidfd_open"):  # no Linux
-            await call_in_thread("child", os.waitid, os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        if (descriptor := self._descriptor()) is None:
+            with suppress(ChildProcessError):  # SIGCHLD is ignored in this program: it is gone already
+                await call_in_thread("child", os.waitid, os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         else:
-            with suppress(ProcessLookupError):
-                descriptor = os.pidfd_open(self.pid)
-                try:
-                    await anyio.wait_readable(descriptor)
-                finally:
-                    os.close(descriptor)
+            try:
+                await anyio.wait_readable(descriptor)
+            finally:
+                os.close(descriptor)
         self._kill_group()  # what it has started
         await call_in_thread("reap", self._reap)
+
+    def _descriptor(self) -> int | None:
+        """A file descriptor that can be read from once the child is dead; None where the system gives none."""
+        try:
+            return os.pidfd_open(self.pid)
+        except (AttributeError, OSError):  # no Linux, too many open files, or it is gone
+            return None
 
     def _reap(self) -> None:
         with self._lock:

@@ -37,7 +37,7 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 0.002, 0.02
 
 
 class Pruner:
-    """Removes what finished longer ago than the setting `keep_finished` says; nothing without it."""
+    """Removes what finished longer ago than the setting `keep_finished` says; without it, what was begun only."""
 
     def __init__(self, store: Store, settings: Settings, clock: Clock, events: Events) -> None:
         self._retention = store.retention
@@ -48,8 +48,9 @@ class Pruner:
         self._removed = 0
 
     async def run(self) -> None:
-        """Look for old tasks now, and again and again, until it is cancelled."""
+        """Look for old tasks now, and again and again, until it is cancelled; once without the setting."""
         if self._keep is None:
+            await self.look()
             return
         pause = min(EVERY, max(self._sweep, self._keep / 10))
         while True:
@@ -71,10 +72,10 @@ class Pruner:
             StoreError: the store cannot be used at the moment.
         """
         self._removed = 0
+        await self._finish_begun()  # half of a task is of no use to anybody, whatever the setting says by now
         if self._keep is None:
-            return 0
+            return self._removed
         before = self._clock.now() - timedelta(seconds=self._keep)
-        await self._finish_begun()
         again = True
         while again:  # a parent may be removed once its children are gone
             removed_before, kept = self._removed, False

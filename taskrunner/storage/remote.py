@@ -293,5 +293,11 @@ class Desk:
             scope.cancel()
 
     def _answer(self, answer: Answered) -> None:
-        if not self._closed:
+        if self._closed:
+            return
+        try:
             self._send(answer)
+        except ValueError as error:  # it is too long for one message
+            if isinstance(answer, Heard):
+                raise
+            self._send(failed(answer.id, StoreError(str(error))))

@@ -27,7 +27,7 @@ RETRY = (
 )
 
 
-def pruner(store: Store, clock: StillClock, keep: float = DAY) -> Pruner:
+def pruner(store: Store, clock: StillClock, keep: float | None = DAY) -> Pruner:
     """Somebody who keeps finished tasks for a day."""
     return pruner_of(store, clock, keep)
 
@@ -186,10 +186,14 @@ async def test_large_steps_are_much_work(store: Store, clock: StillClock, db: Pa
     assert max(rows) <= WHOLE // 61 + 3  # a megabyte is 62 rows' work; the task, its attempts and the mark
 
 
+@pytest.mark.parametrize("keep", [100 * DAY, None])
 async def test_a_removal_that_was_cut_off_is_finished_by_the_next_one(
-    store: Store, clock: StillClock, db: Path
+    store: Store, clock: StillClock, db: Path, keep: float | None
 ) -> None:
-    """Whoever died amid a large task: from its beginning on nobody retries it, and the next round removes the rest."""
+    """Whoever died amid a large task: from its beginning on nobody retries it, and the next round removes the rest.
+
+    So it does when nothing that is finished is removed any more.
+    """
     await register(store, "me", lease=1e9)
     (task,) = await finish(store, "many", steps=2 * WHOLE, how="failed")
     clock.advance(DAY + 1)
@@ -200,7 +204,7 @@ async def test_a_removal_that_was_cut_off_is_finished_by_the_next_one(
     )
     with pytest.raises(AssertionError, match="this task is being removed"):
         sql(db, retry)
-    assert await pruner(store, clock, keep=100 * DAY).prune() == 1
+    assert await pruner(store, clock, keep).prune() == 1
     assert left(db) == {"tasks": 0, "steps": 0, "attempts": 0, "retries": 0, "messages": 0, "removals": 0}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -109,3 +110,22 @@ async def test_what_a_body_has_started_dies_with_its_child(db: Path, tmp_path: P
         os.kill(int(pids[0]), signal.SIGKILL)
         await until(lambda: heard.of("child.lost"))
         await until(lambda: not any(alive(int(pid)) for pid in pids), within=2)
+
+
+async def test_a_death_is_seen_where_no_more_files_may_be_opened(
+    db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system refuses a pidfd (EMFILE): the child's death is waited for in a thread, and the task goes on."""
+
+    def refuse(_pid: int) -> int:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    log = EffectLog(tmp_path / "log")
+    async with app.at_work(db, processes=1) as heard:
+        handle = await app.steps.enqueue(str(log.path))
+        await until(lambda: len(log.lines()) == 3)
+        os.kill(heard.of("child.started")[0]["pid"], signal.SIGKILL)
+        assert await handle.result(timeout=10) == "done"
+    assert log.lines() == ["part 0", "part 1", "part 2", "last"]
+    assert len(heard.of("child.lost")) == 1

@@ -81,6 +81,20 @@ async def test_a_blocked_loop_is_named_once_and_nobody_is_taken_for_dead(db: Pat
     assert heard.of("lease.lost") == []
 
 
+@pytest.mark.timeout(30)
+async def test_what_blocked_children_cannot_start_is_left_for_others(db: Path, tmp_path: Path) -> None:
+    """The only child is blocked: its supervisor claims nothing that another could run, and works on when it answers."""
+    log = EffectLog(tmp_path / "log")
+    async with app.at_work(db, processes=1, lease=1.5, heartbeat=0.3) as heard:
+        blocking = await app.block.enqueue(str(log.path), 4.0)
+        await until(lambda: heard.of("loop.blocked"))
+        waiting = await app.who.enqueue()
+        await anyio.sleep(0.5)
+        assert await waiting.status() == "pending"
+        await blocking.result(timeout=10)
+        assert await waiting.result(timeout=1) == int(log.lines()[0].split()[2])
+
+
 async def test_the_timeout_of_a_body_that_blocks_its_child_kills_it(db: Path, tmp_path: Path) -> None:
     """G4: the timeout is enforced from outside: the task is failed, and a new child is there."""
     log = EffectLog(tmp_path / "log")

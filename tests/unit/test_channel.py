@@ -12,6 +12,7 @@ import anyio
 import pytest
 
 from taskrunner.core.errors import InvalidInput, StoreBusy, StoreError, StoreUnknown
+from taskrunner.runtime import channel
 from taskrunner.runtime.channel import FROM_CHILD, TO_CHILD, Alarm, Channel, FromChild, Interrupt, ToChild
 from taskrunner.storage.engine import Refused, Rejected, Statement, Unit, Unreadable
 from taskrunner.storage.remote import failed, rebuilt
@@ -57,6 +58,29 @@ async def test_a_thread_may_say_something_while_the_loop_is_blocked() -> None:
         while len(got) < 101:
             got += await there.receive()
         assert got[-1] == Interrupt("now", 1, "timeout")
+
+
+async def test_what_a_full_wire_does_not_take_follows_by_itself() -> None:
+    """What a thread puts while the other end is full arrives as soon as that one reads: nothing else has to be put."""
+    async with wire() as (here, there):
+        here.put(Interrupt("first", 1, "cancel"))
+        assert await there.receive() == [Interrupt("first", 1, "cancel")]
+        long = Interrupt("x" * 4_000_000, 1, "timeout")
+        thread = threading.Thread(target=here.put_now, args=(long,))
+        thread.start()
+        thread.join()
+        with anyio.fail_after(5):
+            assert await there.receive() == [long]
+
+
+async def test_an_answer_that_is_too_long_is_told_of(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child that asks for more than a message can hold gets an error, and the supervisor goes on."""
+    async with remote_store(db) as store:
+        long = await store.tasks.enqueue(new_task(input="1" * 5_000))
+        monkeypatch.setattr(channel, "_LONGEST", 4_000)
+        with anyio.fail_after(5), pytest.raises(StoreError, match=r"Done of \d+ bytes: 4000 at most"):
+            await store.tasks.get(long)
+        assert await store.tasks.counts() == {"pending": 1}
 
 
 async def test_the_end_of_the_other_one_is_noticed() -> None:
