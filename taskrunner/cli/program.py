@@ -21,6 +21,7 @@ from taskrunner.cli.endings import DONE, WRONG_USAGE, code_of, sentence_of
 
 _COMMANDS: Final = {
     "cancel": ("by_hand", "Cancel tasks, by their ids or by a filter."),
+    "chaos": ("chaos", "Try to break it, on this machine: faults of every kind, and what came of them."),
     "completion": ("completion", "Print what makes a shell complete the commands and their options."),
     "config": ("config", "Show every setting with its value and its origin."),
     "demo": ("demo", "Survey the standard library, kill the supervisor half-way, prove that nothing was lost."),

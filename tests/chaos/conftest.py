@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from taskrunner import TaskRunner
-from tests.chaos.job_app import runner
-from tests.chaos.world import World
+from taskrunner.chaos.kills.jobs import runner
+from taskrunner.chaos.kills.world import World
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from typing import Any
 
 import anyio
 
-from tests.chaos.witness import Line
-from tests.chaos.world import Process, World
+from taskrunner.chaos.kills.witness import Line
+from taskrunner.chaos.kills.world import Process, World
 
 
 async def line(world: World, kind: str, *, after: int = 0, within: float = 10, **wanted: Any) -> Line:  # noqa: ANN401 - fields

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.chaos import fate
-from tests.chaos.verdict import judge
-from tests.chaos.world import World
+from taskrunner.chaos.kills import fate
+from taskrunner.chaos.kills.verdict import judge
+from taskrunner.chaos.kills.world import World
 
 MOST = 60
 """Commits of a run with two jobs, and some to spare."""

@@ -1,6 +1,6 @@
 """Kill children, their groups, supervisors, and both at once: as with one process, nothing is lost or done again.
 
-TASKRUNNER_TEST_SEED repeats the plan of a run; `python -m tests.chaos --children` runs it for longer.
+TASKRUNNER_TEST_SEED repeats the plan of a run; `taskrunner chaos --kind kills` runs it for longer.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from taskrunner import TaskRunner
-from tests.chaos import harness
-from tests.chaos.gate_tasks import plain_waiting
-from tests.chaos.harness import Plan
+from taskrunner.chaos.kills import harness
+from taskrunner.chaos.kills.gates import plain_waiting
+from taskrunner.chaos.kills.harness import Plan
+from taskrunner.chaos.kills.world import World
 from tests.chaos.scene import line, supervisor
 from tests.chaos.test_kills import run, total
 from tests.chaos.test_takeover import CONTAINER
-from tests.chaos.world import World
 
 KILLS = 200
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.look import look
-from tests.chaos.verdict import damage
-from tests.chaos.world import World
+from taskrunner.chaos.kills.look import look
+from taskrunner.chaos.kills.verdict import damage
+from taskrunner.chaos.kills.world import World
 
 SEED = int(os.environ.get("TASKRUNNER_TEST_SEED", "1"))
 ROUNDS = 12

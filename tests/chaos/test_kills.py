@@ -1,6 +1,6 @@
 """Kill the supervisor at any moment: nothing that was acknowledged is lost, and nothing that was recorded runs again.
 
-TASKRUNNER_TEST_SEED repeats the plan of a run; `python -m tests.chaos` runs it for longer.
+TASKRUNNER_TEST_SEED repeats the plan of a run; `taskrunner chaos --kind kills` runs it for longer.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.chaos import harness
-from tests.chaos.harness import Plan
-from tests.chaos.verdict import Verdict
+from taskrunner.chaos.kills import harness
+from taskrunner.chaos.kills.harness import Plan
+from taskrunner.chaos.kills.verdict import Verdict
 
 SEED = int(os.environ.get("TASKRUNNER_TEST_SEED", "1"))
 KILLS = 300

@@ -15,13 +15,13 @@ import anyio
 import pytest
 
 from taskrunner import TaskHandle, TaskRunner
-from tests.chaos import witness
-from tests.chaos.gate_tasks import guilty, plain_waiting, waiting
-from tests.chaos.job_app import job
-from tests.chaos.look import answers, asked, value
+from taskrunner.chaos.kills import witness
+from taskrunner.chaos.kills.gates import guilty, plain_waiting, waiting
+from taskrunner.chaos.kills.jobs import job
+from taskrunner.chaos.kills.look import answers, asked, value
+from taskrunner.chaos.kills.verdict import damage
+from taskrunner.chaos.kills.world import ROOT, Process, World
 from tests.chaos.scene import line, supervisor
-from tests.chaos.verdict import damage
-from tests.chaos.world import ROOT, Process, World
 
 LEASE, SWEEP = 3.0, 1.0
 OPTIONS = ("--lease", str(LEASE), "--sweep", str(SWEEP))

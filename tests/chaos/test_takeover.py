@@ -13,11 +13,11 @@ import anyio
 import pytest
 
 from taskrunner import TaskHandle, TaskRunner
-from tests.chaos.gate_tasks import plain_waiting, plain_zombie, waiting, zombie
-from tests.chaos.look import look, value
+from taskrunner.chaos.kills.gates import plain_waiting, plain_zombie, waiting, zombie
+from taskrunner.chaos.kills.look import look, value
+from taskrunner.chaos.kills.verdict import damage
+from taskrunner.chaos.kills.world import Process, World
 from tests.chaos.scene import line, supervisor
-from tests.chaos.verdict import damage
-from tests.chaos.world import Process, World
 
 CONTAINER = ("unshare", "--pid", "--fork", "--kill-child")
 """A process whose pid means nothing here: what is left to tell its death is its lock. It dies with the command."""

@@ -7,11 +7,11 @@ from datetime import datetime
 
 import pytest
 
+from taskrunner.chaos.disk.verbs import record
 from taskrunner.core.model import Task
 from taskrunner.core.waiting import waits_for
 from taskrunner.storage.store import Store
 from tests.stores import StillClock, claim, end, new_task, register
-from tests.verbs import record
 
 SLOTS = 64
 

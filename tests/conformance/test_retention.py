@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from taskrunner.chaos.disk.verbs import World, record
 from taskrunner.core.model import Task
 from taskrunner.runtime import retention
 from taskrunner.runtime.retention import Pruner
@@ -18,7 +19,6 @@ from taskrunner.storage.retention import WHOLE
 from taskrunner.storage.sqlite import SQLiteEngine
 from taskrunner.storage.store import Store
 from tests.stores import StillClock, claim, end, new_task, pruner_of, register, sql
-from tests.verbs import World, record
 
 DAY = 86_400.0
 RETRY = (

@@ -354,7 +354,7 @@ def test_version_is_fast(folder: Folder) -> None:
 def test_help_names_every_command(folder: Folder) -> None:
     """`--help` says what there is, and each command explains itself."""
     text = folder.ok("--help")
-    commands = "cancel completion config demo doctor enqueue health list pause resume retry run show stats tail"
+    commands = "cancel chaos completion config demo doctor enqueue health list pause resume retry run show stats tail"
     for name in commands.split():
         assert f"  {name} " in text
         assert "Usage: taskrunner " in here(folder, name, "--help").stdout

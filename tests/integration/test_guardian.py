@@ -19,7 +19,7 @@ import anyio
 import pytest
 
 from taskrunner import StoreBusy, StoreError, TaskContext, TaskDefinition, TaskHandle
-from tests.full_disk import no_space, small_disk
+from taskrunner.chaos.disk.full_disk import no_space, small_disk
 from tests.integration.commands import Folder, wait_until
 from tests.integration.machine import Heard, quick, sql, until
 from tests.integration.rival import Rival

@@ -11,12 +11,12 @@ from pathlib import Path
 import anyio
 import pytest
 
+from taskrunner.chaos.disk.faulty_disk import FAULTS, Disk, disk
+from taskrunner.chaos.disk.judge import Judge, judging
+from taskrunner.chaos.disk.verbs import VERBS, SeededClock, Verb, World, build
 from taskrunner.core.errors import StoreBusy, StoreError, StoreUnknown
 from taskrunner.storage.store import Store
-from tests.faulty_disk import FAULTS, Disk, disk
-from tests.judge import Judge, judging
 from tests.stores import beside, new_task, open_store, sqlite_of
-from tests.verbs import VERBS, SeededClock, Verb, World, build
 
 FROM_THEN_ON = 1_000_000
 

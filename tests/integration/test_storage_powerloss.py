@@ -10,13 +10,13 @@ from pathlib import Path
 import anyio
 import pytest
 
+from taskrunner.chaos.disk.faulty_disk import Disk, Record, disk
+from taskrunner.chaos.disk.judge import Judge, judging
+from taskrunner.chaos.disk.power_cut import CutAt, cuts
+from taskrunner.chaos.disk.verbs import VERBS, SeededClock, World, build
 from taskrunner.core.errors import LeaseLost, TaskRunnerError
 from taskrunner.storage.store import Store
-from tests.faulty_disk import Disk, Record, disk
-from tests.judge import Judge, judging
-from tests.power_cut import CutAt, cuts
 from tests.stores import new_task, open_store, sqlite_of
-from tests.verbs import VERBS, SeededClock, World, build
 
 
 class Run:

@@ -11,8 +11,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from taskrunner.chaos.disk.judge import judging
 from taskrunner.storage.engine import load_migrations
-from tests.judge import judging
 from tests.rivals import started
 from tests.stores import beside, claim, new_task, open_store, register, sql
 from tests.unit.processes import python
@@ -83,7 +83,7 @@ KILLED = """
 import os, signal, sys
 import anyio
 from pathlib import Path
-from tests.faulty_disk import disk
+from taskrunner.chaos.disk.faulty_disk import disk
 from tests.stores import new_task, open_store
 
 class Killing:

@@ -12,10 +12,10 @@ import apsw
 import pytest
 
 from taskrunner import TaskRunner
+from taskrunner.chaos.disk.faulty_disk import Disk, disk
 from taskrunner.core.errors import StoreError
 from taskrunner.storage.checkpoint import PASSIVE_ABOVE, TRUNCATE_ABOVE, WARN_ABOVE
 from taskrunner.storage.store import Store
-from tests.faulty_disk import Disk, disk
 from tests.rivals import let_go, snapshot
 from tests.stores import beside, new_task, open_store, sql, sqlite_of
 

@@ -9,12 +9,12 @@ import anyio
 import apsw
 import pytest
 
+from taskrunner.chaos.disk.verbs import VERBS, build
 from taskrunner.storage.health import Breach, Health, invariants
 from tests.stores import NOW, open_store
 from tests.unit.plain_round import fill, record_a_step_of_every_other
 from tests.unit.plain_sql import insert, task_in
 from tests.unit.test_storage_rules import LINE, MESSAGE, STEP, session
-from tests.verbs import VERBS, build
 
 DONE = "id = 'done'"
 ATTEMPT = "INSERT INTO attempts(task_id, attempt, series, owner, started_at, ended_at, outcome) VALUES"

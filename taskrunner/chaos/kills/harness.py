@@ -19,14 +19,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.chaos import fate
-from tests.chaos.look import is_locked
-from tests.chaos.verdict import Verdict, judge
-from tests.chaos.witness import Line
-from tests.chaos.world import Process, World
+from taskrunner.chaos.kills import fate
+from taskrunner.chaos.kills.look import is_locked
+from taskrunner.chaos.kills.verdict import Verdict, judge
+from taskrunner.chaos.kills.witness import Line
+from taskrunner.chaos.kills.world import Process, World
 
 PATIENCE: Final = 15.0
 """Seconds in which a supervisor has to do what it is there for: else something is stuck."""
+
+
+SHORT: Final = 10.0
+"""Seconds of a lease that is there to run out."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +139,11 @@ class Lane:
         return process
 
     def _options(self) -> list[str]:
-        return ["--concurrency", str(self.concurrency), "--lease", str(self._plan.lease), "--sweep", "0.2"]
+        lease = self._plan.lease
+        options = ["--concurrency", str(self.concurrency), "--lease", str(lease), "--sweep", "0.2"]
+        if lease < SHORT:  # a short lease leaves little patience with the others' write lock, unless it beats often
+            options += ["--heartbeat", str(lease / 8)]
+        return options
 
     def _pids_of(self, victim: Process) -> set[int]:
         """The processes in which this supervisor's jobs run."""

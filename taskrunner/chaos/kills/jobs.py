@@ -1,7 +1,7 @@
 """The program under fire: jobs of seven steps that tell a witness what they do, and a client that enqueues them.
 
-`taskrunner run tests.chaos.job_app:make` runs them. The environment may name a planted bug (`plants`), and a moment at
-which the process kills itself (`fate`).
+`taskrunner run taskrunner.chaos.kills.jobs:make` runs them. The environment may name a planted bug (`plants`), and a
+moment at which the process kills itself (`fate`).
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from contextlib import suppress
 from typing import Any, Final
 
 from taskrunner import StoreBusy, TaskContext, TaskRunner
+from taskrunner.chaos import plants
+from taskrunner.chaos.kills import fate, gates
+from taskrunner.chaos.kills.bodies import body, refusals, taken
+from taskrunner.chaos.kills.witness import write
 from taskrunner.cli import main as command
-from tests.chaos import fate, gate_tasks, plants
-from tests.chaos.bodies import body, refusals, taken
-from tests.chaos.witness import write
 
-APP: Final = "tests.chaos.job_app:make"
+APP: Final = "taskrunner.chaos.kills.jobs:make"
 STEPS: Final = ("plan", "search", "search#1", "search#2", "merge[left]", "merge[right]", "report")
 """The steps of every job, as the witness calls them."""
 
@@ -26,7 +27,7 @@ MAX_LOSSES: Final = 1000
 """Kills come faster here than a job may record a step: so many in a row are chance, and no sign of a guilty job."""
 
 runner = TaskRunner()
-runner.include(gate_tasks.tasks)
+runner.include(gates.tasks)
 
 
 def make() -> TaskRunner:

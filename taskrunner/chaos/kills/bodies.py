@@ -1,4 +1,4 @@
-"""How a body tells the witness what it does: what the tasks of `job_app` and `gate_tasks` share."""
+"""How a body tells the witness what it does: what the tasks of `jobs` and `gates` share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from taskrunner import LeaseLost, TaskContext
-from tests.chaos.witness import write
+from taskrunner.chaos.kills.witness import write
 
 
 async def effect(label: str, pace: float, *_stamp: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from tests.faulty_disk import Record
+from taskrunner.chaos.disk.faulty_disk import Record
 
 SECTOR = 512
 Image: TypeAlias = dict[str, bytearray]

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from taskrunner import TaskContext, Tasks
-from tests.chaos.bodies import body, effect, refusals, taken
-from tests.chaos.witness import VARIABLE, write
+from taskrunner.chaos.kills.bodies import body, effect, refusals, taken
+from taskrunner.chaos.kills.witness import VARIABLE, write
 
 LOOK: Final = 0.01
 """Seconds between two looks at a gate."""
@@ -28,7 +28,7 @@ def gate_of(log: str | Path, key: str) -> Path:
     return Path(f"{log}.{key}.gate")
 
 
-def _is_open(ctx: TaskContext, key: str) -> bool:
+def _is_open(key: str) -> bool:
     return gate_of(os.environ[VARIABLE], key).exists()
 
 
@@ -47,14 +47,14 @@ def plain_waiting(ctx: TaskContext, key: str) -> str:
     with body(ctx):
         ctx.sync(taken(ctx, "first", 0.0))
         write("gate", ctx.task.id, attempt=ctx.attempt)
-        while not _is_open(ctx, key):
+        while not _is_open(key):
             time.sleep(LOOK)
         return ctx.sync(taken(ctx, "last", 0.0))
 
 
 async def _wait(ctx: TaskContext, key: str) -> None:
     write("gate", ctx.task.id, attempt=ctx.attempt)
-    while not _is_open(ctx, key):  # noqa: ASYNC110 - it looks for a file
+    while not _is_open(key):  # noqa: ASYNC110 - it looks for a file
         await asyncio.sleep(LOOK)
 
 

@@ -20,7 +20,7 @@ import anyio._backends._asyncio  # noqa: F401 - what a supervisor would import l
 import structlog.stdlib  # noqa: F401 - as above
 
 import taskrunner.cli.run  # noqa: F401 - as above
-from tests.chaos import job_app
+from taskrunner.chaos.kills import jobs
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def _be(order: dict[str, Any]) -> int:
             os.dup2(source, target)
         os.environ.update(order["env"])
         faulthandler.register(signal.SIGUSR1)  # where does it hang?
-        return job_app.main(order["argv"])
+        return jobs.main(order["argv"])
     except BaseException:  # noqa: BLE001 - it is written down, and this process ends here
         traceback.print_exc()
         sys.stderr.flush()

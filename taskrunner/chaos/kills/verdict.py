@@ -15,12 +15,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from taskrunner.chaos.kills.jobs import STEPS
+from taskrunner.chaos.kills.look import look, seconds_to_write_lock
+from taskrunner.chaos.kills.witness import Line
+from taskrunner.chaos.kills.world import World
 from taskrunner.storage.engine import load_queries
 from taskrunner.storage.health import invariants
-from tests.chaos.job_app import STEPS
-from tests.chaos.look import look, seconds_to_write_lock
-from tests.chaos.witness import Line
-from tests.chaos.world import World
 
 SHOWN: Final = 5
 """Of each kind of problem, so many are spelled out."""

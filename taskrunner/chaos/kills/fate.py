@@ -11,8 +11,8 @@ import signal
 from typing import Any, Final
 
 from taskrunner import TaskRunner
+from taskrunner.chaos.kills.witness import write
 from taskrunner.storage.sqlite_writer import Writer
-from tests.chaos.witness import write
 
 VARIABLE: Final = "TASKRUNNER_TEST_DIE_AT"
 """The environment variable that names the moment."""

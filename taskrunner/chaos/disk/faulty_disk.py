@@ -81,7 +81,7 @@ class _VFS(apsw.VFS):
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's names
         return _File(self._disk, name, flags)
 
-    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802 - as above
+    def xDelete(self, filename: str, syncdir: bool) -> None:  # noqa: N802, FBT001 - as above
         self._disk.hit("delete")
         super().xDelete(filename, syncdir)
         self._disk.note("delete", Path(filename).name, bool(syncdir))

@@ -7,12 +7,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from taskrunner.chaos.stores import StillClock, claim, end, new_task, open_store, register
 from taskrunner.core.model import Task
 from taskrunner.storage.engine import Statement
 from taskrunner.storage.listing import Filter
 from taskrunner.storage.messages import NewMessage
 from taskrunner.storage.store import Store
-from tests.stores import StillClock, claim, end, new_task, open_store, register
 
 
 class SeededClock(StillClock):

@@ -14,11 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.chaos import plants, witness
-from tests.chaos.gate_tasks import gate_of
-from tests.chaos.job_app import APP
+from taskrunner.chaos import plants
+from taskrunner.chaos.kills import witness
+from taskrunner.chaos.kills.gates import gate_of
+from taskrunner.chaos.kills.jobs import APP
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
+"""Where the package lies: the processes find it there."""
 
 
 class Process:
@@ -162,5 +164,5 @@ class World:
 
 
 def _zygote() -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "tests.chaos.zygote"]
+    command = [sys.executable, "-m", "taskrunner.chaos.kills.zygote"]
     return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)

@@ -1,0 +1,1 @@
+"""Real processes, killed and stopped at any moment, and the verdict on what they leave."""

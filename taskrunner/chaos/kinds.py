@@ -1,0 +1,47 @@
+"""The kinds of faults: what each does, what a whole run of it has to reach, and where it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+WHOLE: Final = 20.0
+"""Minutes of a whole run on two cores: the floors are for one, and a shorter run has its part of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """A kind of fault. Its module has `run(order: Order) -> Tally`; it is imported in a process of its own."""
+
+    name: str
+    what: str
+    module: str
+    floors: Mapping[str, int]
+    """How often what has to happen in a whole run."""
+    seconds: float
+    """How long a whole run of it takes, about: the longest begin first."""
+
+
+_ALL = (
+    Kind(
+        name="kills",
+        what="supervisors, children and clients killed with SIGKILL at any moment",
+        module="taskrunner.chaos.kills.rounds",
+        floors={"kills": 3_000, "kills of fresh processes": 500, "kills of children and their groups": 300},
+        seconds=600,
+    ),
+    Kind(
+        name="zombies",
+        what="supervisors stopped for longer than their lease, which then go on",
+        module="taskrunner.chaos.kills.zombies",
+        floors={"zombies": 500, "writes of zombies that were refused": 100},
+        seconds=400,
+    ),
+)
+
+KINDS: Final[Mapping[str, Kind]] = MappingProxyType({kind.name: kind for kind in _ALL})
+"""All kinds by name."""
