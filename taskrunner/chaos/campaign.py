@@ -26,16 +26,18 @@ SHOWN: Final = 2_000
 """Characters of what a process has said that did not come to its end."""
 
 
-def run(kinds: Sequence[Kind], seed: int, minutes: float, tell: Callable[[str], None]) -> Report:
+def run(
+    kinds: Sequence[Kind], seed: int, minutes: float, tell: Callable[[str], None], *, at_least: float = AT_LEAST
+) -> Report:
     """Run these kinds, and judge whether everything was reached; `tell` hears of each kind that has ended.
 
-    A kind that has not come to its end after twice the minutes counts as stuck.
+    A kind that has not come to its end after twice the minutes, and `at_least` seconds, counts as stuck.
     """
     began = time.monotonic()
-    within = max(AT_LEAST, 2 * 60 * minutes)
+    within = max(at_least, 2 * 60 * minutes)
     with tempfile.TemporaryDirectory(prefix="taskrunner-chaos-") as folder:
         orders = [
-            Order(kind=kind.name, seed=seed, part=minutes / WHOLE, folder=str(Path(folder) / kind.name))
+            Order(kind.name, kind.module, seed, minutes / WHOLE, str(Path(folder) / kind.name))
             for kind in sorted(kinds, key=lambda kind: -kind.seconds)
         ]
         with ThreadPoolExecutor(max(1, os.cpu_count() or 1)) as pool:
@@ -59,24 +61,21 @@ def _one(order: Order, within: float) -> Tally:
     """Have one kind run in a process of its own, and end that process, with all that it has started."""
     Path(order.folder).mkdir()
     began = time.monotonic()
-    with (Path(order.folder).parent / f"{order.kind}.log").open("w+b") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "taskrunner.chaos.one"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            start_new_session=True,
-        )
-        late = ""
+    command = [sys.executable, "-m", "taskrunner.chaos.one"]
+    pipe = subprocess.PIPE
+    with (
+        (Path(order.folder).parent / f"{order.kind}.log").open("w+b") as log,
+        subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True) as process,
+    ):
+        answer, late = b"", ""
         try:
             answer, _ = process.communicate(msgspec.json.encode(order), timeout=within)
         except subprocess.TimeoutExpired:
             late = f"it has not come to its end within {within:.0f} s"
-            answer = b""
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        process.wait()
         if process.returncode == 0 and not late:
             return msgspec.json.decode(answer, type=Tally)
         log.seek(0)

@@ -25,12 +25,16 @@ class Order(msgspec.Struct, frozen=True):
     """What a kind of fault is asked to do."""
 
     kind: str
+    module: str
+    """Where its `run(order)` is."""
     seed: int
     """All that is random comes from it."""
     part: float
     """How much, as a part of a whole run (1.0)."""
     folder: str
     """An empty folder, for its stores."""
+    plant: str = ""
+    """The bug that it is to plant, to show that it finds it (`plants`); empty: none."""
 
     def share(self, number: int) -> int:
         """So many are this order's part of a whole run's `number`: at least one."""

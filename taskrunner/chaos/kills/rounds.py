@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -51,6 +52,8 @@ def plans(kills: int) -> list[Plan]:
 
 def tally(order: Order, lanes: list[Plan], also: dict[str, str]) -> Tally:
     """Run the lanes, and add up their verdicts; `also`: figures of theirs that are told, by the name they get."""
+    if order.plant:
+        lanes = [replace(plan, plant=",".join(filter(None, (plan.plant, order.plant)))) for plan in lanes]
     verdicts = harness.run(lanes, Path(order.folder), order.seed)
     result = Tally(order.kind)
     for plan, verdict in zip(lanes, verdicts, strict=True):
