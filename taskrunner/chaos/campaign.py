@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from taskrunner.chaos.kinds import WHOLE, Kind
-from taskrunner.chaos.report import Line, Order, Report, Tally
+from taskrunner.chaos.report import Line, Order, Report, Tally, share
 
 AT_LEAST: Final = 120.0
 """Seconds that a kind has in any case: a short run spends most of its time on starts."""
@@ -31,9 +31,14 @@ def run(
 ) -> Report:
     """Run these kinds, and judge whether everything was reached; `tell` hears of each kind that has ended.
 
-    A kind that has not come to its end after twice the minutes, and `at_least` seconds, counts as stuck.
+    A kind that has not come to its end after twice the minutes, and `at_least` seconds, counts as stuck. One that lacks
+    something is left out, and told of.
     """
     began = time.monotonic()
+    left_out = [sentence for kind in kinds if (sentence := kind.lacks())]
+    for sentence in left_out:
+        tell(f"left out: {sentence}")
+    kinds = [kind for kind in kinds if not kind.lacks()]
     within = max(at_least, 2 * 60 * minutes)
     with tempfile.TemporaryDirectory(prefix="taskrunner-chaos-") as folder:
         orders = [
@@ -48,13 +53,12 @@ def run(
                 tell(_told(tallies[-1]))
     places = {kind.name: place for place, kind in enumerate(kinds)}
     tallies.sort(key=lambda tally: places[tally.kind])
-    order = orders[0]
     lines = [
-        Line(kind.name, what, tally.reached.get(what, 0), order.share(floor), tally.seconds)
+        Line(kind.name, what, tally.reached.get(what, 0), share(floor, minutes / WHOLE), tally.seconds)
         for kind, tally in zip(kinds, tallies, strict=True)
         for what, floor in kind.floors.items()
     ]
-    return Report(seed, minutes, lines, tallies, round(time.monotonic() - began, 1))
+    return Report(seed, minutes, lines, tallies, round(time.monotonic() - began, 1), left_out)
 
 
 def _one(order: Order, within: float) -> Tally:

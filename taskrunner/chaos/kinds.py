@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 WHOLE: Final = 20.0
 """Minutes of a whole run on two cores: the floors are for one, and a shorter run has its part of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What not every machine has, and a kind of fault cannot do without."""
+
+    name: str
+    is_there: Callable[[], bool]
+    remedy: str
+    """How to get it."""
+
+
+HYPOTHESIS: Final = Need(
+    "hypothesis", lambda: find_spec("hypothesis") is not None, "pip install 'durable-taskrunner[chaos]'"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +40,12 @@ class Kind:
     """How often what has to happen in a whole run."""
     seconds: float
     """How long a whole run of it takes, about: the longest begin first."""
+    needs: tuple[Need, ...] = ()
+
+    def lacks(self) -> str:
+        """What it needs and is not there, in a sentence; empty: nothing."""
+        missing = [f"{need.name}, which is not there ({need.remedy})" for need in self.needs if not need.is_there()]
+        return f"{self.name} needs {' and '.join(missing)}" if missing else ""
 
 
 _ALL = (

@@ -14,6 +14,11 @@ SHOWN: Final = 10
 """Of the problems of each kind of fault, so many are printed."""
 
 
+def share(number: int, part: float) -> int:
+    """A part of a whole run's `number`: at least one."""
+    return max(1, round(number * part))
+
+
 class Problem(msgspec.Struct, frozen=True):
     """One promise that was broken."""
 
@@ -38,7 +43,7 @@ class Order(msgspec.Struct, frozen=True):
 
     def share(self, number: int) -> int:
         """So many are this order's part of a whole run's `number`: at least one."""
-        return max(1, round(number * self.part))
+        return share(number, self.part)
 
 
 class Tally(msgspec.Struct):
@@ -90,6 +95,8 @@ class Report(msgspec.Struct):
     lines: list[Line]
     tallies: list[Tally]
     seconds: float
+    left_out: list[str] = []
+    """The kinds of which something is not there that they need, a sentence for each."""
 
     @property
     def faults(self) -> int:
@@ -116,6 +123,8 @@ class Report(msgspec.Struct):
         said += "".join(f", {by[breach]} {breach}" for breach in ("stuck", "wrong") if by[breach])
         if missed := sum(line.missed for line in self.lines):
             said += f"; {missed} of {len(self.lines)} floors not reached"
+        if self.left_out:
+            said += f"; left out: {', '.join(sentence.partition(' needs ')[0] for sentence in self.left_out)}"
         return f"{said} (seed {self.seed}, {self.seconds / 60:.1f} min)"
 
     def complaints(self) -> list[str]:

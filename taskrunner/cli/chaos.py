@@ -37,6 +37,8 @@ def chaos_command(_door: Door, /, *, minutes: float, seed: int | None, names: tu
     """
     seed = Clock().bits(31) if seed is None else seed
     kinds = [kind for name, kind in KINDS.items() if not names or name in names]
+    if names and (lacking := [sentence for kind in kinds if (sentence := kind.lacks())]):
+        raise click.UsageError("; ".join(lacking))
     if not in_json:
         terminal.say(f"seed {seed}, {minutes:g} minutes: {', '.join(kind.name for kind in kinds)}")
         sys.stdout.flush()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
 from taskrunner.chaos.campaign import run
-from taskrunner.chaos.kinds import KINDS, Kind
+from taskrunner.chaos.kinds import KINDS, Kind, Need
 from taskrunner.chaos.report import Report
 
 
@@ -62,6 +63,17 @@ def test_a_kind_that_dies_and_one_that_hangs_are_found() -> None:
     assert "dies: wrong: it ended with exit code -9: its last words" in said
     assert "hangs: stuck: it has not come to its end within 6 s" in said
     assert "works" not in said
+
+
+def test_a_kind_that_lacks_something_is_left_out_and_told_of() -> None:
+    """What is not there is named with how to get it; the other kinds run, and decide how the run ends."""
+    needs = (Need("a plough", lambda: False, "buy one"), Need("a horse", lambda: True, "buy one"))
+    report, told = campaign(kind("works"), replace(kind("ploughs"), needs=needs))
+    assert told[0] == "left out: ploughs needs a plough, which is not there (buy one)"
+    assert report.left_out == ["ploughs needs a plough, which is not there (buy one)"]
+    assert [line.kind for line in report.lines] == ["works"]
+    assert report.is_good
+    assert "; left out: ploughs (seed 7" in report.sentence()
 
 
 @pytest.mark.timeout(60)
