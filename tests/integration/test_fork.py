@@ -193,3 +193,85 @@ def test_the_copy_of_a_body_ends_with_it(db: Path, tmp_path: Path, processes: in
     assert done.stdout == 2 * "exit 5 True\nraise 1 True\nreturn 0 True\nstep 1 True\n"
     assert "before a fork" in done.stderr
     assert done.returncode == 0
+
+
+SUPERVISORS = """
+import logging, multiprocessing, os, sys, threading, time, anyio
+from taskrunner import NotOpen, TaskRunner
+
+runner = TaskRunner(sys.argv[1], lease=3, heartbeat=0.5, sweep=0.1)
+
+@runner.task
+async def note(number: int) -> int:
+    return number
+
+async def work():
+    async with runner.working(concurrency=2, processes=int(sys.argv[3])):
+        handles = [await note.enqueue(number) for number in range(5)]
+        assert [await handle.result(timeout=20) for handle in handles] == [0, 1, 2, 3, 4]
+
+async def supervise():
+    await runner.run(until_idle=True)
+
+def child():
+    for call in (work, supervise):
+        try:
+            anyio.run(call)
+        except NotOpen as error:
+            if "before a fork" not in str(error):
+                raise
+            print("told", flush=True)
+        else:
+            print("worked", flush=True)
+
+def forks():
+    pid = os.fork()
+    if pid == 0:
+        child()
+        os._exit(7)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    print(code, process.exitcode, flush=True)
+
+def chatter():
+    while True:
+        time.sleep(0.0005)
+        logging.info("at work")
+
+def main():
+    for _ in range(5):
+        threading.Thread(target=chatter, daemon=True).start()
+    if sys.argv[2] == "fresh":
+        forks()
+    with runner.sync as wait:
+        wait(note.enqueue(7))
+        if sys.argv[2] == "open":
+            forks()
+    if sys.argv[2] == "closed":
+        forks()
+    runner.sync(runner.drain())
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+@pytest.mark.parametrize("processes", [0, 1])
+@pytest.mark.parametrize("store", ["fresh", "closed", "open"])
+@pytest.mark.timeout(60)
+def test_a_forked_program_may_be_a_supervisor(db: Path, tmp_path: Path, store: str, processes: int) -> None:
+    """B54: a supervisor starts in a fork of a program that has not opened the store, or has closed it again.
+
+    Where the store is open in the parent, it is one sentence, and the parent works on.
+    """
+    answer, tasks = ("told", 1) if store == "open" else ("worked", 11)
+    app = tmp_path / "supervisors.py"
+    app.write_text(SUPERVISORS, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", str(app), str(db), store, str(processes)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=55, check=False)
+    assert (done.stdout, done.stderr, done.returncode) == (f"{answer}\n" * 4 + "7 0\n", "", 0)
+    assert sql(db, "SELECT status, count(*) FROM tasks GROUP BY status") == [["completed", tasks]]
+    assert sql(db, "PRAGMA integrity_check") == [["ok"]]
