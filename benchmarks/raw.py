@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from benchmarks.measure import Durability
 from taskrunner import TaskRunner
+from taskrunner.core.clock import Clock
 from taskrunner.storage.checkpoint import Checkpointer
 from taskrunner.storage.engine import Row, Rows
 from taskrunner.storage.readers import Readers
@@ -76,7 +77,7 @@ class RawLoop:
 
         self._connection = open_connection()
         readers = Readers(open_connection, lambda error: translate(error, path))
-        self._checkpointer = Checkpointer(path, open_connection, readers, lambda _broken: None)
+        self._checkpointer = Checkpointer(path, open_connection, readers, lambda _broken: None, Clock())
         self._loop = asyncio.get_running_loop()
         self._queue: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="raw loop")

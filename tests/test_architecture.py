@@ -174,7 +174,7 @@ def opens(modules: dict[str, Module]) -> list[str]:
 def threads(modules: dict[str, Module]) -> list[str]:
     """Where a thread is started past the seam."""
     return calls(
-        modules, STARTS_A_THREAD, where=lambda name: name != "taskrunner.core.loop" and not name.startswith(OUTSIDE)
+        modules, STARTS_A_THREAD, where=lambda name: name != "taskrunner.core.threads" and not name.startswith(OUTSIDE)
     )
 
 

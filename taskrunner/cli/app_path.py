@@ -17,7 +17,7 @@ from taskrunner import TaskRunner
 from taskrunner.cli import terminal
 from taskrunner.cli.endings import WRONG_USAGE, Trouble
 from taskrunner.core.errors import error_text
-from taskrunner.core.loop import spawn_thread
+from taskrunner.core.threads import threads
 from taskrunner.core.traces import place_of
 
 SLOW_IMPORT: Final = 5.0
@@ -116,7 +116,7 @@ def _watched(name: str) -> Iterator[None]:
             place = f", now in {frame.f_code.co_filename}:{frame.f_lineno}" if frame is not None else ""
             terminal.complain(f"the import of {name!r} goes on for more than {SLOW_IMPORT:g} s{place}")
 
-    spawn_thread("import watch", watch)
+    threads.get().start("import watch", watch)
     try:
         yield
     finally:

@@ -12,7 +12,8 @@ from typing import Any, Self, TypeAlias, TypeVar
 import anyio
 
 from taskrunner.core.errors import NotOpen
-from taskrunner.core.loop import LoopRef, spawn_thread
+from taskrunner.core.loop import LoopRef
+from taskrunner.core.threads import threads
 
 Opening: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
 
@@ -88,7 +89,7 @@ class _LoopThread:
         self._opening = opening
         self._started: Future[tuple[LoopRef, anyio.Event]] = Future()
         self._ended: Future[None] = Future()
-        spawn_thread("loop", self._run)
+        threads.get().start("loop", self._run)
         try:
             self.loop, self._stop = self._started.result()
         except BaseException:  # it could not be opened; or Ctrl-C: then what is being opened is closed again

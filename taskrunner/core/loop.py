@@ -19,6 +19,7 @@ import anyio.from_thread
 import anyio.lowlevel
 
 from taskrunner.core.errors import NotOpen
+from taskrunner.core.threads import threads
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -213,13 +214,6 @@ class Reply(Generic[T]):
         return value
 
 
-def spawn_thread(name: str, call: Callable[P, object], /, *args: P.args, **kwargs: P.kwargs) -> threading.Thread:
-    """Start a daemon thread: the seam that a simulation replaces. A daemon, so that no handler can hold up the exit."""
-    thread = threading.Thread(target=call, args=args, kwargs=kwargs, name=f"taskrunner {name}", daemon=True)
-    thread.start()
-    return thread
-
-
 async def call_in_thread(name: str, call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
     """Run plain code in a thread of its own, with a copy of this context, and wait for it.
 
@@ -238,7 +232,7 @@ async def call_in_thread(name: str, call: Callable[P, T], /, *args: P.args, **kw
         else:
             loop.post(reply.give, value)
 
-    spawn_thread(name, body)
+    threads.get().start(name, body)
     return await reply.wait()
 
 

@@ -23,8 +23,9 @@ from taskrunner.authoring.definition import Host
 from taskrunner.core.clock import Clock
 from taskrunner.core.errors import StoreBusy, TaskRunnerError, error_text, error_type_of
 from taskrunner.core.events import EVERY, Events
-from taskrunner.core.loop import Reply, detach, on_loop_error, spawn_thread
+from taskrunner.core.loop import Reply, detach, on_loop_error
 from taskrunner.core.settings import Settings
+from taskrunner.core.threads import threads
 from taskrunner.core.traces import place_of
 from taskrunner.runtime.attempt import Here, RunningTask
 from taskrunner.runtime.channel import (
@@ -263,7 +264,7 @@ def _hang_on(lifeline: int) -> None:
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    spawn_thread("lifeline", _wait_for_its_end, lifeline)  # it may have gone before that, too
+    threads.get().start("lifeline", partial(_wait_for_its_end, lifeline))  # it may have gone before that, too
 
 
 def _wait_for_its_end(lifeline: int) -> None:

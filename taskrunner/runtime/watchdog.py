@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from taskrunner.core.loop import LoopRef, spawn_thread
+from taskrunner.core.loop import LoopRef
+from taskrunner.core.threads import threads
 
 if TYPE_CHECKING:
     from taskrunner.core.clock import Clock
@@ -34,52 +35,49 @@ class Watchdog:
         self._force = force
         self._loop = LoopRef()
         self._running: set[Watched] = set()
-        self._changed = threading.Condition()
-        self._closing = False
+        self._door = threading.Lock()
         self._asleep = False
         self._idle = False
         self._asked_at: float | None = None
         self._warned = False
-        self._thread: threading.Thread | None = None
+        self._worker = threads.get().worker("watchdog", self._turn)
 
     def start(self) -> None:
-        """Start the thread. A simulation calls `turn` instead."""
-        self._thread = spawn_thread("watchdog", self._work)
+        """Start the thread."""
+        self._worker.start()
 
     def close(self) -> None:
         """End the thread. It blocks for a moment."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify()
-        if self._thread is not None:
-            self._thread.join()
+        self._worker.end()
 
     def add(self, running: Watched, *, timed: bool = True) -> None:
         """Watch an attempt from now on; its timeout begins here, if it is timed here (and not by a supervisor)."""
         if timed and running.task.timeout is not None:
             running.deadline = self._clock.monotonic() + running.task.timeout
-        with self._changed:
+        with self._door:
             self._running.add(running)
-            if self._asleep or running.deadline is not None:
-                self._changed.notify()
+            news = self._asleep or running.deadline is not None
+        if news:
+            self._worker.wake()
 
     def remove(self, running: Watched) -> None:
         """Watch it no longer."""
-        with self._changed:
+        with self._door:
             self._running.discard(running)
 
     def force_after(self, running: Watched, delay: float) -> None:
         """Write the attempt's end in `delay` seconds if it has not ended by itself; the earliest such moment counts."""
-        with self._changed:
+        with self._door:
             moment = self._clock.monotonic() + delay
             running.force_at = moment if running.force_at is None else min(running.force_at, moment)
-            self._changed.notify()
+        self._worker.wake()
 
-    def turn(self) -> float | None:
+    def _turn(self) -> float | None:
         """Do what is due, and return how many seconds to wait at most; None: until something changes."""
         now = self._clock.monotonic()
-        with self._changed:
+        with self._door:
             running = list(self._running)
+            self._asleep = not running and self._idle
         for each in running:
             if each.deadline is not None and now >= each.deadline:
                 each.deadline = None
@@ -90,22 +88,13 @@ class Watchdog:
             if each.force_at is not None and now >= each.force_at and not each.forced:
                 each.forced = True
                 self._force(each)
-        was_idle, self._idle = self._idle, not running
+        self._idle = not running
         if not running:
             self._asked_at = None
-            return None if was_idle else LOOK  # to be woken for each task would cost a busy supervisor more than a look
+            return None if self._asleep else LOOK  # to be woken for each task costs a busy supervisor more than a look
         self._ask(now, running)
         moments = [each.deadline for each in running] + [each.force_at for each in running if not each.forced]
         return min([LOOK, *(max(0.0, moment - now) for moment in moments if moment is not None)])
-
-    def _work(self) -> None:
-        while not self._closing:
-            pause = self.turn()
-            with self._changed:
-                if not self._closing and (pause is not None or not self._running):
-                    self._asleep = pause is None
-                    self._changed.wait(pause)
-                    self._asleep = False
 
     def _ask(self, now: float, running: list[Watched]) -> None:
         """Ask the loop for an answer; without one for too long, say once who blocks it."""

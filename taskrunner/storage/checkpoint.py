@@ -9,7 +9,6 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,11 +17,12 @@ from typing import TYPE_CHECKING
 import apsw
 
 from taskrunner.core.errors import StoreError
-from taskrunner.core.loop import spawn_thread
+from taskrunner.core.threads import threads
 from taskrunner.storage.bells import folder_of
 from taskrunner.storage.sqlite_connection import FSYNC_ERRORS, close
 
 if TYPE_CHECKING:
+    from taskrunner.core.clock import Clock
     from taskrunner.storage.readers import Readers
 
 _log = logging.getLogger("taskrunner")
@@ -55,6 +55,7 @@ class Checkpointer:
         connect: Callable[[], apsw.Connection],
         readers: Readers,
         broken: Callable[[apsw.Error], None],
+        clock: Clock,
     ) -> None:
         self._wal = Path(f"{path}-wal")
         self._lock = folder_of(path) / "checkpoint.lock"
@@ -64,24 +65,31 @@ class Checkpointer:
         self._rounds = 1
         self._rounds_left = 0
         self._warned = False
-        self._wanted = threading.Event()
-        self._closing = threading.Event()
-        self._thread: threading.Thread | None = None
+        self._clock = clock
+        self._connection: apsw.Connection | None = None
+        self._next_at = 0.0
+        self._wanted = False
+        self._started = False
+        self._closing = False
+        self._worker = threads.get().worker("checkpointer", self._turn)
 
     def nudge(self) -> None:
         """Look at the size of the WAL, after a commit (2 µs); from the writer's thread."""
-        if not self._wanted.is_set() and self._size() > PASSIVE_ABOVE:
-            self._wanted.set()
-            if self._thread is None:
-                with suppress(RuntimeError):  # no more threads: SQLite's own checkpoint is the net
-                    self._thread = spawn_thread("checkpointer", self._work)
+        if not self._wanted and self._size() > PASSIVE_ABOVE:
+            self._wanted = True
+            if self._started:
+                self._worker.wake()
+                return
+            with suppress(RuntimeError):  # no more threads: SQLite's own checkpoint is the net
+                self._worker.start()
+                self._started = True
 
     def close(self) -> None:
         """End the thread. It blocks for the checkpoint that is under way."""
-        self._closing.set()
-        self._wanted.set()
-        if self._thread is not None:
-            self._thread.join()
+        self._closing = True
+        self._worker.end()
+        if self._connection is not None:
+            close(self._connection)
 
     def _size(self) -> int:
         try:
@@ -89,20 +97,19 @@ class Checkpointer:
         except OSError:
             return 0
 
-    def _work(self) -> None:
-        connection: apsw.Connection | None = None
-        while True:
-            self._wanted.wait()
-            self._wanted.clear()
-            if self._closing.is_set():  # it was set before `_wanted`
-                break
-            with suppress(OSError, StoreError), self._turn() as mine:  # it is tried again after the next commit
-                if mine:
-                    connection = connection or self._connect()
-                    self._checkpoint(connection)
-            self._closing.wait(PAUSE)
-        if connection is not None:
-            close(connection)
+    def _turn(self) -> float | None:
+        if not self._wanted or self._closing:
+            return None
+        now = self._clock.monotonic()
+        if now < self._next_at:
+            return self._next_at - now
+        self._wanted = False
+        with suppress(OSError, StoreError), self._alone() as mine:  # it is tried again after the next commit
+            if mine:
+                self._connection = self._connection or self._connect()
+                self._checkpoint(self._connection)
+        self._next_at = self._clock.monotonic() + PAUSE
+        return None
 
     def _checkpoint(self, connection: apsw.Connection) -> None:
         try:
@@ -137,7 +144,7 @@ class Checkpointer:
         self._rounds_left = self._rounds - 1
 
     @contextmanager
-    def _turn(self) -> Iterator[bool]:
+    def _alone(self) -> Iterator[bool]:
         """Whether this process may checkpoint now: an flock among all processes on this file."""
         self._lock.parent.mkdir(mode=0o700, exist_ok=True)
         descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -10,10 +10,8 @@ loop can sleep.
 from __future__ import annotations
 
 import logging
-import queue
 import threading
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +19,8 @@ import anyio
 import msgspec
 
 from taskrunner.core.errors import StoreBusy, StoreError, StoreUnknown
-from taskrunner.core.loop import LoopRef, Reply, call_in_thread, spawn_thread
+from taskrunner.core.loop import LoopRef, Reply, call_in_thread
+from taskrunner.core.threads import threads
 from taskrunner.storage.changes import POLL, RUNG, Changes
 
 if TYPE_CHECKING:
@@ -77,21 +76,18 @@ class GroupCommit:
         self._clock = clock
         self._loop = LoopRef()
         self._queue: list[_Entry] = []
-        self._alarm: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._asleep = False
-        self._called = False
         self._hearts: list[_Heart] = []
         self._door = threading.Lock()  # nothing may come in behind the thread's back once it was told to end
         self._closing = False
         self._looking = False
         self._look_at = 0.0
         self._seen: int | None = None
-        self._thread: threading.Thread | None = None
+        self._writer = threads.get().worker("writer", self._turn)
 
     def start(self) -> None:
-        """Start the thread. A simulation calls `turn` instead."""
+        """Start the thread."""
         self._seen = self._look()  # before anybody listens, so that the first look misses nothing
-        self._thread = spawn_thread("writer", self._run)
+        self._writer.start()
 
     async def write(self, unit: Unit) -> list[Rows]:
         """Commit a unit and wait for it. A cancelled wait does not take the unit back."""
@@ -117,11 +113,11 @@ class GroupCommit:
         def stop() -> None:
             with self._door:
                 self._hearts = [other for other in self._hearts if other is not heart]
-            self._call()
+            self._writer.wake()
 
         with self._door:
             self._hearts = [*self._hearts, heart]
-        self._call()
+        self._writer.wake()
         return stop
 
     @property
@@ -133,15 +129,11 @@ class GroupCommit:
         """Commit what was submitted, then end the thread. It is not cancelled half-way."""
         with self._door:
             self._closing = True
-        thread = self._thread
-        self._call()
-        if thread is not None:
-            with anyio.CancelScope(shield=True):
-                await call_in_thread("closing", thread.join)
+        with anyio.CancelScope(shield=True):
+            await call_in_thread("closing", self._writer.end)
 
-    def turn(self, timeout: float | None) -> None:
-        """Wait at most `timeout` seconds for work, and commit once if there is any."""
-        self._sleep(timeout)
+    def _turn(self) -> float | None:
+        """Commit once if there is anything to commit; the seconds until there is more to do."""
         entries = self._take(MAX_UNITS)
         due: list[_Heart] = []
 
@@ -166,10 +158,17 @@ class GroupCommit:
                 heart.due = min(heart.due, self._clock.monotonic() + BEAT_AGAIN)
         self._answer(entries, outcomes)
         self._look_again()
+        return self._pause()
+
+    def _pause(self) -> float | None:
+        if self._queue:
+            return 0.0
+        moments = [heart.due for heart in self._hearts] + [self._look_at] * self._looking
+        return max(0.0, min(moments) - self._clock.monotonic()) if moments else None
 
     def _look_out(self, wanted: bool) -> None:  # noqa: FBT001 - a listener's call
         self._looking = wanted
-        self._call()
+        self._writer.wake()
 
     def _look_again(self) -> None:
         """See whether another process has committed, if anybody wants to know and the last look was long enough ago."""
@@ -186,34 +185,7 @@ class GroupCommit:
                 message = "the store is closed"
                 raise StoreError(message)
             self._queue.append(entry)
-            if self._asleep:
-                self._asleep = False
-                self._alarm.put(None)
-
-    def _call(self) -> None:
-        """Have the thread look at what it has to do, though there is no unit for it."""
-        with self._door:
-            self._called = True
-            if self._asleep:
-                self._asleep = False
-                self._alarm.put(None)
-
-    def _run(self) -> None:
-        while not (self._closing and not self._queue):
-            moments = [heart.due for heart in self._hearts] + [self._look_at] * self._looking
-            due = min(moments, default=None)
-            self.turn(None if due is None else max(0.0, due - self._clock.monotonic()))
-
-    def _sleep(self, timeout: float | None) -> None:
-        """Wait until there is a unit, or a call, or the time is over. It may end early."""
-        with self._door:
-            if self._queue or self._called:
-                self._called = False
-                return
-            self._asleep = True
-        with suppress(queue.Empty):
-            self._alarm.get(timeout=timeout)
-        self._asleep = self._called = False
+        self._writer.wake()
 
     def _take(self, most: int) -> list[_Entry]:
         """At most so many of the waiting entries, in one go."""

@@ -63,7 +63,7 @@ class SQLiteEngine:
         self._watch: apsw.Connection | None = None
         self._writer: Writer | None = None
         self._readers = Readers(self._reader, self._translate)
-        self._checkpointer = Checkpointer(path, self._checkpointing, self._readers, self._no_longer_safe)
+        self._checkpointer = Checkpointer(path, self._checkpointing, self._readers, self._no_longer_safe, clock)
         self._group = GroupCommit(self._commit, self._look, self._ring, clock)
         self.bells = Bells(folder_of(path), self._group.changes)
 
