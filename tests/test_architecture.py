@@ -33,7 +33,8 @@ MAY_OPEN = {
     "taskrunner.storage.hold": "the store's own file, held for as long as the process has it open",
     "taskrunner.storage.checkpoint": "the lock file of whoever checkpoints",
     "taskrunner.storage.bells": "the store's folder, where a socket's path would be too long",
-    "taskrunner.runtime.liveness": "the lock files of supervisors, and /proc",
+    "taskrunner.runtime.liveness": "the lock files of supervisors",
+    "taskrunner.runtime.proc": "/proc",
 }
 STARTS_A_THREAD = re.compile(r"(?:threading\.)?(?:Thread|Timer)|_thread\.start_new_thread|start_new_thread")
 

@@ -15,7 +15,7 @@ import signal
 import socket
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, Self
 from weakref import WeakSet
@@ -25,6 +25,7 @@ import anyio
 from taskrunner.core.clock import Clock
 from taskrunner.core.errors import StoreError
 from taskrunner.core.model import SupervisorRow
+from taskrunner.runtime.proc import processes, start_time_of
 from taskrunner.storage.bells import folder_of
 
 POLL: Final = 0.25
@@ -54,73 +55,14 @@ class Identity:
     @classmethod
     def of_this_process(cls, clock: Clock) -> Self:
         """Look at the own process. After a fork the child has to look again."""
-        try:
-            start_time = _stat_of("self").start_time
-            namespace = _namespace()
-        except OSError:  # no /proc
-            start_time, namespace = 0, ""
+        pid, start_time, namespace = processes.get().this()
         return cls(
             boot_id=clock.boot_id(),
-            pid=os.getpid(),
+            pid=pid,
             pid_namespace=namespace,
             start_time=start_time,
             host=socket.gethostname(),
         )
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessStat:
-    """What we read of /proc/PID/stat (proc(5))."""
-
-    state: str
-    threads: int
-    start_time: int
-    ticks: int = field(default=0, compare=False)
-    """Of processor time that it has used."""
-
-    @property
-    def is_dead(self) -> bool:
-        """A zombie, or about to vanish. One whose main thread alone has ended is a zombie too, and works on."""
-        return self.state in {"Z", "X", "x"} and self.threads <= 1
-
-
-def parse_stat(content: bytes) -> ProcessStat:
-    """Read the content of /proc/PID/stat. Its name may hold blanks, brackets and newlines."""
-    fields = content[content.rindex(b")") + 1 :].split()
-    return ProcessStat(
-        state=fields[0].decode(),
-        threads=int(fields[17]),
-        start_time=int(fields[19]),
-        ticks=int(fields[11]) + int(fields[12]),
-    )
-
-
-def _stat_of(pid: int | str) -> ProcessStat:
-    return parse_stat(Path(f"/proc/{pid}/stat").read_bytes())
-
-
-def start_time_of(pid: int) -> int:
-    """The tick at which a process started; 0 where that cannot be told."""
-    try:
-        return _stat_of(pid).start_time
-    except OSError:
-        return 0
-
-
-def work_of(pid: int) -> tuple[str, float]:
-    """The state of a process (of its main thread), and the processor time that it has used, in seconds."""
-    try:
-        stat = _stat_of(pid)
-    except OSError:
-        return "", 0.0
-    return stat.state, stat.ticks / os.sysconf("SC_CLK_TCK")
-
-
-def _namespace() -> str:
-    names = [os.readlink("/proc/self/ns/pid")]  # noqa: PTH115 - no file is meant
-    with suppress(OSError):  # since Linux 5.6; it shifts the start times that a process sees
-        names.append(os.readlink("/proc/self/ns/time"))  # noqa: PTH115 - no file is meant
-    return " ".join(names)
 
 
 # ── the lock ──────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -259,7 +201,7 @@ def judge(row: SupervisorRow, here: Identity, folder: Path) -> str | None:
     if row.boot_id and here.boot_id and row.boot_id != here.boot_id and lock != "held":
         # A held lock is held by this very kernel: some containers (systemd-nspawn) are given a boot id of their own.
         return "the machine was restarted"
-    if _is_comparable(row, here) and _is_gone(row.pid, row.start_time):
+    if _is_comparable(row, here) and processes.get().has_ended(row.pid, row.start_time):
         return f"its process {row.pid} is gone"
     return "its lock was released" if lock == "free" else None
 
@@ -271,18 +213,18 @@ async def wait_for_death(row: SupervisorRow, here: Identity, folder: Path) -> st
     quarter of a second, and where there is no lock to see either, only the lease is left. (One that has ended in a
     process that goes on is found by `judge`: its lock is free.)
     """
-    watched = _open_process(row, here)
+    watch = processes.get().watch(row.pid, row.start_time) if _is_comparable(row, here) else None
     try:
         while (reason := judge(row, here, folder)) is None:
-            if watched is None:
+            if watch is None:
                 await anyio.sleep(POLL)
                 continue
-            await anyio.wait_readable(watched)
+            await watch.ended()
             return f"its process {row.pid} is gone"
         return reason
     finally:
-        if watched is not None:
-            os.close(watched)
+        if watch is not None:
+            watch.close()
 
 
 def kill_left(row: SupervisorRow, children: Collection[tuple[int, int]], here: Identity) -> bool:
@@ -291,7 +233,7 @@ def kill_left(row: SupervisorRow, children: Collection[tuple[int, int]], here: I
     True when none of them can be running any more; False where that cannot be told from here. A process that has come
     to have the number of one of them is another one, and is left alone.
     """
-    if not _is_comparable(row, here) or not _is_gone(row.pid, row.start_time):
+    if not _is_comparable(row, here) or not processes.get().has_ended(row.pid, row.start_time):
         return False
     for pid, start_time in children:
         if 0 < start_time == start_time_of(pid):
@@ -324,49 +266,3 @@ def _is_comparable(row: SupervisorRow, here: Identity) -> bool:
     """Whether the row's pid and start time mean here what they meant there."""
     same = row.boot_id == here.boot_id and row.pid_namespace == here.pid_namespace
     return same and bool(row.boot_id and row.pid_namespace) and 0 < row.pid <= _LARGEST_PID
-
-
-def _is_gone(pid: int, start_time: int) -> bool:
-    """Whether that process has certainly ended, in our own pid namespace."""
-    try:
-        if os.readlink("/proc/self") != str(os.getpid()):  # noqa: PTH115 - this /proc shows another namespace's pids
-            return False
-        stat = _stat_of(pid)
-    except (FileNotFoundError, ProcessLookupError):
-        return _has_no_process(pid)
-    except OSError:
-        return False
-    return stat.is_dead or (start_time > 0 and stat.start_time != start_time)
-
-
-def _has_no_process(pid: int) -> bool:
-    """Whether the kernel knows no process of this number: /proc may hide those of other users (`hidepid`)."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        return False
-    return False
-
-
-def _open_process(row: SupervisorRow, here: Identity) -> int | None:
-    """A descriptor that becomes readable when the supervisor's process ends; None where there is none to be had."""
-    if not (_is_comparable(row, here) and hasattr(os, "pidfd_open") and _is_running(row)):
-        return None
-    try:
-        descriptor = os.pidfd_open(row.pid)
-    except OSError:
-        return None
-    if _is_running(row):  # so it had not been replaced before it was opened
-        return descriptor
-    os.close(descriptor)
-    return None
-
-
-def _is_running(row: SupervisorRow) -> bool:
-    try:
-        stat = _stat_of(row.pid)
-    except OSError:
-        return False
-    return not stat.is_dead and 0 < stat.start_time == row.start_time

@@ -22,7 +22,7 @@ import msgspec
 
 from taskrunner.core.loop import call_in_thread
 from taskrunner.runtime.channel import FROM_CHILD, NO_MEMORY, Channel, Interrupt, Run, Stop
-from taskrunner.runtime.liveness import start_time_of
+from taskrunner.runtime.proc import start_time_of
 from taskrunner.runtime.watched import Watched
 from taskrunner.storage.remote import Desk
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import anyio
 
 from taskrunner.runtime.channel import Ping
-from taskrunner.runtime.liveness import work_of
+from taskrunner.runtime.proc import work_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Collection

@@ -14,8 +14,9 @@ import pytest
 
 from taskrunner.core.clock import Clock
 from taskrunner.core.errors import StoreError
-from taskrunner.runtime import liveness
-from taskrunner.runtime.liveness import Identity, OwnLock, judge, parse_stat, remove_locks
+from taskrunner.runtime import proc
+from taskrunner.runtime.liveness import Identity, OwnLock, judge, remove_locks
+from taskrunner.runtime.proc import parse_stat
 from taskrunner.storage.bells import folder_of
 from tests.unit.processes import ours, owner, python, without_lock
 
@@ -41,7 +42,7 @@ def folder(db: Path) -> Path:
 def test_a_process_may_be_called_anything(name: bytes) -> None:
     """A name with brackets, blanks or newlines does not make a living process a zombie, nor another one."""
     rest = b"S 1 42 42 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 7 0 123456 1000000 300 18446744073709551615 1 1 0\n"
-    assert parse_stat(b"42 (" + name + b") " + rest) == liveness.ProcessStat(state="S", threads=7, start_time=123456)
+    assert parse_stat(b"42 (" + name + b") " + rest) == proc.ProcessStat(state="S", threads=7, start_time=123456)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def test_a_process_may_be_called_anything(name: bytes) -> None:
 )
 def test_a_zombie_is_dead_and_a_stopped_process_is_not(state: str, threads: int, dead: bool) -> None:
     """A zombie whose other threads go on is alive: its main thread alone has ended."""
-    assert liveness.ProcessStat(state, threads, 1).is_dead is dead
+    assert proc.ProcessStat(state, threads, 1).is_dead is dead
 
 
 def test_our_identity_is_that_of_this_process(here: Identity) -> None:
@@ -65,10 +66,10 @@ def test_our_identity_is_that_of_this_process(here: Identity) -> None:
 def test_without_proc_the_identity_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no /proc, as on macOS, the pid proves nothing, and the lock and the lease are left."""
 
-    def no_proc(_pid: object) -> liveness.ProcessStat:
+    def no_proc(_pid: object) -> proc.ProcessStat:
         raise FileNotFoundError
 
-    monkeypatch.setattr(liveness, "_stat_of", no_proc)
+    monkeypatch.setattr(proc, "_stat_of", no_proc)
     found = Identity.of_this_process(CLOCK)
     assert (found.start_time, found.pid_namespace) == (0, "")
 
