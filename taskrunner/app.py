@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -14,9 +14,10 @@ from taskrunner.authoring.definition import TaskDefinition, Tasks
 from taskrunner.authoring.enqueueing import Enqueueing
 from taskrunner.authoring.listing import TaskList
 from taskrunner.authoring.options import integer, text
-from taskrunner.core.durations import Duration
+from taskrunner.core.durations import Duration, seconds
 from taskrunner.core.errors import InvalidInput, NotOpen
 from taskrunner.core.events import Events, Listener
+from taskrunner.core.model import JSON
 from taskrunner.core.settings import Settings, read_pyproject, resolve
 from taskrunner.resources.sessions import Sessions
 from taskrunner.runtime import origin
@@ -25,6 +26,7 @@ from taskrunner.runtime.opening import Opening
 from taskrunner.runtime.stop_signals import obey_signals
 from taskrunner.runtime.supervisor import Supervisor
 from taskrunner.runtime.workshop import Workshop
+from taskrunner.storage.questions import question
 from taskrunner.storage.store import Store
 
 MOST_CONCURRENT = 1_000_000
@@ -122,6 +124,27 @@ class TaskRunner(Opening, Tasks, Enqueueing):
             InvalidInput: there is no such event, or the listener is not a plain function.
         """
         self._events.on(event, listener)
+
+    async def read(
+        self,
+        sql: str,
+        params: Mapping[str, JSON] | None = None,
+        /,
+        *,
+        timeout: Duration = 10,  # noqa: ASYNC109 - the database has to stop, not only the wait for it
+    ) -> list[dict[str, JSON]]:
+        """The rows of one SELECT on the store, as the file has them: times as texts, JSON as text.
+
+        It cannot write, whatever stands in it. `params` are its `:name` values; `timeout` is how long it may take
+        (default 10 s). At most 100,000 rows with 64 MiB of values.
+
+        Raises:
+            InvalidInput: it is not one statement that only reads, it cannot be run, or its rows are too many.
+            StoreError: it takes too long, or the store cannot be read.
+            NotOpen: the runner is not open.
+        """
+        answer = await self.store.engine.ask(question(sql, params, seconds(timeout, "timeout")))
+        return [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
 
     # ── queues ───────────────────────────────────────────────────────────────────────────────────────────────────────
     def limit(self, *, queue: str, concurrency: int | None) -> None:

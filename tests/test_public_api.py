@@ -67,6 +67,7 @@ COROUTINES: dict[str, str | list[str]] = {
     "TaskRunner.enqueue": ["self, bound, /", f"self, name, input=..., /, *, {OPTIONS}"],
     "TaskRunner.enqueue_many": "self, bound, /",
     "TaskRunner.pause": "self, queue, /",
+    "TaskRunner.read": "self, sql, params=None, /",
     "TaskRunner.resume": "self, queue, /",
     "TaskRunner.run": "self, *, concurrency=None, processes=None, queues=None",
     "TaskHandle.task": "self",
@@ -130,7 +131,7 @@ ERRORS: dict[str, tuple[str | type, ...]] = {
 
 LATER = {
     "TaskDefinition": "schedule",
-    "TaskRunner": "schedule signal read",
+    "TaskRunner": "schedule signal",
     "TaskHandle": "signal stream fork",
     "TaskContext": """transaction artifacts continue_as sleep wait_for approve spawn gather emit throttle
         spend""",

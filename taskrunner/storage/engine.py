@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -49,6 +49,22 @@ class Unit(msgspec.Struct, frozen=True, gc=False):
     statements: tuple[Statement, ...]
     topics: tuple[str, ...] = ()
     """What becomes news with the commit: those of `changes`, `task:ID`. Waiters on these topics are woken."""
+
+
+class Question(msgspec.Struct, frozen=True, gc=False):
+    """A SELECT in the user's own words (made by `questions.question`), with its parameters by name."""
+
+    sql: str
+    params: Mapping[str, Value]
+    seconds: float
+    """How long it may take."""
+
+
+class Answer(NamedTuple):
+    """The names of the columns, no two the same, and the rows."""
+
+    columns: tuple[str, ...]
+    rows: Rows
 
 
 class Refused(StoreError):
@@ -90,6 +106,10 @@ class Engine(Protocol):
 
     async def read(self, statement: Statement) -> Rows:
         """Run one SELECT outside the writer."""
+        ...
+
+    async def ask(self, question: Question) -> Answer:
+        """Run one SELECT of the user's, which cannot write. Raises `InvalidInput`, or a `StoreError`."""
         ...
 
     async def write(self, unit: Unit) -> list[Rows]:

@@ -199,7 +199,8 @@ def _refuse_second_opening(event: str, args: tuple[Any, ...]) -> None:
         return  # not the name of a file
     if file := _files.get((found.st_dev, found.st_ino)):
         message = (
-            f"{file.path}: open in this process, where a second opening loses locks and commits; use another process"
+            f"{file.path}: open in this process, where a second opening loses locks and commits; read it by "
+            "`await runner.read(sql)`, or use another process"
         )
         raise StoreError(message)
 

@@ -20,7 +20,18 @@ from taskrunner.core.errors import InvalidInput, StoreBusy, StoreError, StoreUnk
 from taskrunner.core.loop import LoopRef, Reply, detach
 from taskrunner.storage.bells import Bells, folder_of
 from taskrunner.storage.changes import Changes, News
-from taskrunner.storage.engine import Outcome, Refused, Rejected, Rows, Statement, Unit, Unreadable, Value
+from taskrunner.storage.engine import (
+    Answer,
+    Outcome,
+    Question,
+    Refused,
+    Rejected,
+    Rows,
+    Statement,
+    Unit,
+    Unreadable,
+    Value,
+)
 
 if TYPE_CHECKING:
     from taskrunner.storage.engine import Engine
@@ -41,6 +52,19 @@ class Read(Frame, frozen=True):
 
     id: int
     statement: Statement
+
+
+class Ask(Frame, frozen=True):
+    """Run one SELECT of the user's."""
+
+    id: int
+    question: Question
+
+
+class Unask(Frame, frozen=True):
+    """Nobody waits for the answer any more."""
+
+    id: int
 
 
 class Write(Frame, frozen=True):
@@ -67,7 +91,7 @@ class Unlisten(Frame, frozen=True):
 
 
 class Done(Frame, frozen=True):
-    """The rows of each statement."""
+    """The rows of each statement; of a question first the one row of its columns' names."""
 
     id: int
     rows: list[list[tuple[Value, ...]]]
@@ -87,7 +111,7 @@ class Heard(Frame, frozen=True):
     id: int
 
 
-Asked: TypeAlias = Read | Write | Listen | Unlisten
+Asked: TypeAlias = Read | Ask | Unask | Write | Listen | Unlisten
 Answered: TypeAlias = Done | Failed | Heard
 
 _WITH_NAME = {"Rejected": Rejected, "Unreadable": Unreadable}
@@ -144,21 +168,33 @@ class RemoteEngine:
 
     async def read(self, statement: Statement) -> Rows:
         """Run one SELECT in the supervisor. Raises as the engine there does."""
+        try:
+            _number, reply = self._put(lambda number: Read(number, statement))
+        except UnicodeEncodeError:
+            message = "a text with lone surrogates cannot be looked for: the store holds none"
+            raise InvalidInput(message) from None
+        return _done(await reply.wait())[0]
+
+    async def ask(self, question: Question) -> Answer:
+        """Run one SELECT of the user's in the supervisor, and let it go there when this wait is cancelled."""
+        number, reply = self._put(lambda number: Ask(number, question))
+        try:
+            columns, rows = _done(await reply.wait())
+        except BaseException:
+            if self._waiting.pop(number, None) is not None:
+                self._send(Unask(number))
+            raise
+        return Answer(tuple(map(str, columns[0])), rows)
+
+    def _put(self, ask: Callable[[int], Read | Ask]) -> tuple[int, Reply[Done | Failed]]:
         reply: Reply[Done | Failed] = self._loop.reply()
         number = self._expect(reply.give)
         try:
-            self._send(Read(number, statement))
-        except UnicodeEncodeError:
-            del self._waiting[number]
-            message = "a text with lone surrogates cannot be looked for: the store holds none"
-            raise InvalidInput(message) from None
+            self._send(ask(number))
         except BaseException:
             del self._waiting[number]
             raise
-        answer = await reply.wait()
-        if isinstance(answer, Failed):
-            raise rebuilt(answer)
-        return answer.rows[0]
+        return number, reply
 
     def write(self, unit: Unit) -> Coroutine[Any, Any, list[Rows]]:
         """Commit a unit in the supervisor; it is durable when this returns. A cancelled wait does not take it back."""
@@ -226,6 +262,12 @@ class RemoteEngine:
         return number
 
 
+def _done(answer: Done | Failed) -> list[Rows]:
+    if isinstance(answer, Failed):
+        raise rebuilt(answer)
+    return answer.rows
+
+
 async def _outcome(reply: Reply[Outcome]) -> list[Rows]:
     outcome = await reply.wait()
     if isinstance(outcome, StoreError):
@@ -240,6 +282,7 @@ class Desk:
         self._engine = engine
         self._send = send
         self._listening: dict[int, tuple[ExitStack, anyio.CancelScope]] = {}
+        self._asked: dict[int, anyio.CancelScope] = {}
         self._closed = False
 
     def take(self, question: Asked) -> None:
@@ -249,6 +292,12 @@ class Desk:
                 self._write(number, unit)
             case Read():
                 detach(lambda: self._read(question))
+            case Ask(number):
+                self._asked[number] = anyio.CancelScope()
+                detach(lambda: self._ask(question, self._asked[number]))
+            case Unask(number):
+                if (asked := self._asked.get(number)) is not None:
+                    asked.cancel()
             case Listen(number, topics):
                 stack, scope = ExitStack(), anyio.CancelScope()
                 news = stack.enter_context(self._engine.listen(topics))
@@ -262,6 +311,8 @@ class Desk:
         self._closed = True
         for number in list(self._listening):
             self._stop(number)
+        for asked in self._asked.values():
+            asked.cancel()
 
     def _write(self, number: int, unit: Unit) -> None:
         def done(outcome: Outcome) -> None:
@@ -279,6 +330,16 @@ class Desk:
             self._answer(failed(question.id, error))
         else:
             self._answer(Done(question.id, [rows]))
+
+    async def _ask(self, question: Ask, scope: anyio.CancelScope) -> None:
+        try:
+            with scope:
+                answer = await self._engine.ask(question.question)
+                self._answer(Done(question.id, [[answer.columns], answer.rows]))
+        except Exception as error:  # noqa: BLE001 - as above
+            self._answer(failed(question.id, error))
+        finally:
+            del self._asked[question.id]
 
     async def _tell(self, number: int, news: News, scope: anyio.CancelScope) -> None:
         with scope:

@@ -20,6 +20,7 @@ from taskrunner.storage.checkpoint import CUT_WITHIN, Checkpointer
 from taskrunner.storage.engine import Statement, Unit, Unreadable, load_migrations, load_queries
 from taskrunner.storage.group_commit import GroupCommit
 from taskrunner.storage.hold import SharedHold, same_file
+from taskrunner.storage.questions import Questions
 from taskrunner.storage.readers import Readers
 from taskrunner.storage.sqlite_connection import (
     check_schema,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     from taskrunner.core.clock import Clock
     from taskrunner.storage.changes import News
-    from taskrunner.storage.engine import Outcome, Rows
+    from taskrunner.storage.engine import Answer, Outcome, Question, Rows
 
 WRITERS_KEPT = timedelta(days=30)
 """How long the mark of a writer that crashed is kept."""
@@ -63,6 +64,7 @@ class SQLiteEngine:
         self._watch: apsw.Connection | None = None
         self._writer: Writer | None = None
         self._readers = Readers(self._reader, self._translate)
+        self._questions = Questions(self._reader, self._translate, clock)
         self._checkpointer = Checkpointer(path, self._checkpointing, self._readers, self._no_longer_safe, clock)
         self._group = GroupCommit(self._commit, self._look, self._ring, clock)
         self.bells = Bells(folder_of(path), self._group.changes)
@@ -124,6 +126,10 @@ class SQLiteEngine:
             raise InvalidInput(message) from None
         except UnicodeDecodeError as error:
             raise Unreadable(statement.name, f"a row holds text that is not UTF-8 ({error.reason})") from None
+
+    def ask(self, question: Question) -> Coroutine[Any, Any, Answer]:
+        """Run one SELECT of the user's, on a connection of its own."""
+        return self._questions.answer(question)
 
     def write(self, unit: Unit) -> Coroutine[Any, Any, list[Rows]]:
         """Commit a unit with whatever else is waiting, and return its rows once they are durable."""
@@ -214,6 +220,7 @@ class SQLiteEngine:
             last_first.callback(self._checkpointer.close)
             last_first.callback(self.bells.close)
             last_first.callback(self._readers.close)
+            last_first.callback(self._questions.close)
 
     def _connect(self, busy_timeout: float | None = None, *, writing: bool = True) -> apsw.Connection:
         return connect(

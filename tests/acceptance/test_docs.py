@@ -76,7 +76,7 @@ def test_an_error_that_is_explained_is_one_of_the_code(sentence: str) -> None:
 STORE_ERRORS = {"StoreError", "StoreBusy", "StoreUnknown"}
 OF_THE_STORE = (
     *("guard", "hold", "readers", "group_commit", "sqlite", "sqlite_connection", "sqlite_writer", "rows", "tasks"),
-    "surroundings",
+    *("questions", "surroundings"),
 )
 WITH_YIELD = {"guard", "surroundings"}
 LEAST = 12

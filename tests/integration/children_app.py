@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import anyio
 
-from taskrunner import Retry, TaskContext, TaskRunner
+from taskrunner import InvalidInput, Retry, TaskContext, TaskRunner
 from tests.integration.machine import FAST, Heard, until
 
 runner = TaskRunner()
@@ -54,6 +54,26 @@ def plain_who(ctx: TaskContext, number: int) -> list[int]:
     """The same from a thread, with a step and a task of its own."""
     other = runner.sync(twice.enqueue(1))
     return [os.getpid(), ctx.sync(ctx.step("double", lambda: number * 2)) + ctx.sync(other.result(timeout=10))]
+
+
+@runner.task
+async def asks(questions: list[str]) -> list[Any]:
+    """What the store answers to SQL of a body's own."""
+    told: list[Any] = []
+    for sql in questions:
+        try:
+            told.append(await runner.read(sql))
+        except InvalidInput as error:
+            told.append(f"InvalidInput {error}")
+    return told
+
+
+@runner.task
+async def asks_in_vain(sql: str) -> str:
+    """A question without end, of which nobody waits for the answer."""
+    with anyio.move_on_after(0.2):
+        await runner.read(sql, timeout="1h")
+    return "given up"
 
 
 @runner.task

@@ -78,7 +78,8 @@ async def test_a_task_that_opens_the_store_by_plain_sqlite_is_refused(db: Path, 
             told = {await handle.result(timeout=30) for handle in handles}
             counted, _ = other.communicate("\n")
         assert deleted_files() == []
-    assert told == {f"{db}: open in this process, where a second opening loses locks and commits; use another process"}
+    way = "read it by `await runner.read(sql)`, or use another process"
+    assert told == {f"{db}: open in this process, where a second opening loses locks and commits; {way}"}
     assert sql(db, "SELECT count(*), max(number) FROM numbers") == [[int(counted), int(counted)]]
     assert int(counted) > 20
     assert sql(db, "PRAGMA integrity_check") == [["ok"]]
