@@ -46,7 +46,7 @@ def run(
             for kind in sorted(kinds, key=lambda kind: -kind.seconds)
         ]
         with ThreadPoolExecutor(max(1, os.cpu_count() or 1)) as pool:
-            running = [pool.submit(_one, order, within) for order in orders]
+            running = [pool.submit(one, order, within) for order in orders]
             tallies = []
             for done in as_completed(running):
                 tallies.append(done.result())
@@ -61,7 +61,7 @@ def run(
     return Report(seed, minutes, lines, tallies, round(time.monotonic() - began, 1), left_out)
 
 
-def _one(order: Order, within: float) -> Tally:
+def one(order: Order, within: float) -> Tally:
     """Have one kind run in a process of its own, and end that process, with all that it has started."""
     Path(order.folder).mkdir()
     began = time.monotonic()

@@ -57,6 +57,8 @@ class Tally(msgspec.Struct):
     outcomes: dict[str, int] = {}
     """How the calls that met a fault have ended, for who made them: `ok`, `failed`, or `unknown`."""
     problems: list[Problem] = []
+    notes: list[str] = []
+    """What else is to be told."""
     seconds: float = 0.0
 
     def count(self, what: str, number: int = 1) -> None:

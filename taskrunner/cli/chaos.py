@@ -77,6 +77,8 @@ def _print(report: Report) -> None:
     ended = {how: sum(tally.outcomes.get(how, 0) for tally in report.tallies) for how in ("ok", "failed", "unknown")}
     if any(ended.values()):
         terminal.say("\nCalls that met a fault: " + ", ".join(f"{number:,} {how}" for how, number in ended.items()))
+    for tally in report.tallies:
+        terminal.print_section(tally.kind, tally.notes)
     terminal.print_section("problems", report.complaints())
     terminal.say(f"\n{report.sentence()}")
 

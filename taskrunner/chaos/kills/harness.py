@@ -53,6 +53,7 @@ class Plan:
     """How many child processes each supervisor has (`Family`); 0: none, the jobs run in its own."""
     plant: str = ""
     """What is planted in every supervisor (`plants`)."""
+    patience: float = PATIENCE
     drain: bool = True
     """Whether the jobs are run to their end before the verdict; without, some of them are not completed."""
 
@@ -161,10 +162,10 @@ class Lane:
         self._world.strike(victim, "start")
 
     def _at_claim(self, victim: Process, _chance: float) -> None:
-        if victim.wait(PATIENCE):
+        if victim.wait(self._plan.patience):
             self._calm = self._plan.spread  # the next one has time to record something
         else:
-            self.problems.append(f"supervisor {victim.pid} claimed nothing in {PATIENCE:g} s")
+            self.problems.append(f"supervisor {victim.pid} claimed nothing in {self._plan.patience:g} s")
 
     def _at_stop(self, victim: Process, chance: float) -> None:
         if self._effect_of(victim):
@@ -215,14 +216,14 @@ class Lane:
         since = lost[-1] if lost else 0
         if self._plan.supervisors == 1:
             since = max(since, len(tail.lines) - 100)  # it has just been started
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self._plan.patience
         while time.monotonic() < deadline:
             if tail.wait(
                 lambda line: line.kind == "effect" and line.pid in self._pids_of(victim), since=since, timeout=1.0
             ):
                 return True
             self._top_up()  # the last client may have been killed before it had enqueued anything
-        self.problems.append(f"supervisor {victim.pid} took no step in {PATIENCE:g} s")
+        self.problems.append(f"supervisor {victim.pid} took no step in {self._plan.patience:g} s")
         return False
 
     # ── the jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -247,17 +248,17 @@ class Lane:
     def _drain(self) -> None:
         """Let the living go on until they stop on SIGTERM, and a last one until nothing is left."""
         for process in self._clients:
-            if not process.wait(PATIENCE):
+            if not process.wait(self._plan.patience):
                 self.problems.append(f"client {process.pid} hangs")
         for process in self._alive:
             self._world.note("term", process)
             process.send(signal.SIGTERM)
         for process in self._alive:
-            if not process.wait(PATIENCE):
+            if not process.wait(self._plan.patience):
                 self.problems.append(f"supervisor {process.pid} does not stop")
                 self._world.strike(process, "drain")
         last = self._world.supervisor("--until-idle", "--concurrency", "50", fresh=True)
-        if not last.wait(2 * PATIENCE):
+        if not last.wait(2 * self._plan.patience):
             self.problems.append(f"supervisor {last.pid} does not come to the end of the jobs")
         elif last.code != 0:
             self.problems.append(f"the last supervisor ended with exit code {last.code}")
@@ -311,7 +312,7 @@ class Family(Lane):
         child.send(signal.SIGKILL)
         if moment == "both" and chance >= 1 / 2:
             self._world.strike(victim, moment)
-        if not child.wait(PATIENCE):
+        if not child.wait(self._plan.patience):
             self.problems.append(f"child {child.pid} does not die")
 
     def _acting(self, victim: Process) -> Process | None:
@@ -319,7 +320,7 @@ class Family(Lane):
         tail = self._world.tail
         tail.read()
         since = len(tail.lines)
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + self._plan.patience
         while time.monotonic() < deadline:
             line = tail.wait(
                 lambda line: line.kind == "effect" and line.pid in self._pids_of(victim), since=since, timeout=1.0
@@ -327,7 +328,7 @@ class Family(Lane):
             if line is not None:
                 return Process(line.pid)
             self._top_up()
-        self.problems.append(f"the children of supervisor {victim.pid} took no step in {PATIENCE:g} s")
+        self.problems.append(f"the children of supervisor {victim.pid} took no step in {self._plan.patience:g} s")
         return None
 
 

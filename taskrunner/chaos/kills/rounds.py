@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 KILLS: Final = 3_100
 """Of a whole run, and some to spare: a client is no victim, and one that strikes twice counts once or twice."""
 
+HUNT: Final = 6.0
+"""Seconds of patience with a supervisor that has a planted bug."""
+
 BREACHES: Final[dict[str, Breach]] = {
     "lost enqueue": "lost",
     "lost step": "lost",
@@ -53,7 +56,9 @@ def plans(kills: int) -> list[Plan]:
 def tally(order: Order, lanes: list[Plan], also: dict[str, str]) -> Tally:
     """Run the lanes, and add up their verdicts; `also`: figures of theirs that are told, by the name they get."""
     if order.plant:
-        lanes = [replace(plan, plant=",".join(filter(None, (plan.plant, order.plant)))) for plan in lanes]
+        lanes = [
+            replace(plan, plant=",".join(filter(None, (plan.plant, order.plant))), patience=HUNT) for plan in lanes
+        ]
     verdicts = harness.run(lanes, Path(order.folder), order.seed)
     result = Tally(order.kind)
     for plan, verdict in zip(lanes, verdicts, strict=True):
