@@ -62,6 +62,7 @@ class Lease:
         self._patient_until = 0.0
         self._judge_all_at = 0.0
         self._over = False
+        self._to_clear_up = True
 
     async def take(self, types: Iterable[TaskType], limits: Mapping[str, int | None]) -> None:
         """Lock this incarnation's file, hang its bell, store its row, types and queues' limits, and let its heart beat.
@@ -139,8 +140,8 @@ class Lease:
             self._stop_beating()
             self._tell_lost()
 
-    async def sweep(self, group: TaskGroup) -> bool:
-        """Look at the other supervisors once; bury the dead, watch the living. True when somebody was buried."""
+    async def sweep(self, group: TaskGroup) -> None:
+        """Look at the other supervisors once; bury the dead, watch the living, and clear up what they have left."""
         now = self._clock.monotonic()
         rows = [row for row in await self._store.owners.living() if row.id != self.id]
         unsure = [row for row in rows if now >= self._judge_all_at or row.id not in self._watched]
@@ -154,10 +155,10 @@ class Lease:
                 group.start_soon(self._watch, row)
         for owner in set(self._watched) - {row.id for row in rows}:
             self._watched.pop(owner).cancel()
-        if not dead and (late or not expired):
-            return False
-        await self._bury(dead, 0.0 if late else now)
-        return True
+        if dead or (expired and not late):
+            await self._bury(dead, 0.0 if late else now)
+        if self._to_clear_up:
+            await self._clear_up()
 
     async def _watch(self, row: SupervisorRow) -> None:
         """Wait for the end of another supervisor's process, and bury it at once."""
@@ -177,13 +178,18 @@ class Lease:
             self._events.emit("supervisor.buried", supervisor_id=owner, how=how, at=stamp(self._clock.now()))
         remove_locks(self._folder, {row.lock_name for row in await self._store.owners.living()})
         if ended:
-            await self.clear_up()
+            await self._clear_up()
 
-    async def clear_up(self) -> None:
-        """Kill the children that dead supervisors have left behind, where their processes can be seen from here."""
+    async def _clear_up(self) -> None:
+        """Kill the children that dead supervisors have left behind, where their processes can be seen from here.
+
+        The store may be busy just then: the next sweep goes on.
+        """
+        self._to_clear_up = True
         for row, children in await self._store.owners.left_children():
             if kill_left(row, children, self._here):
                 await self._store.owners.record_children(row.id, ())
+        self._to_clear_up = False
 
     def _beaten(self, outcome: Outcome) -> None:
         """Hear of a beat, in the writer's thread."""

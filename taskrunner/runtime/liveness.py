@@ -202,7 +202,7 @@ def judge(row: SupervisorRow, here: Identity, folder: Path) -> str | None:
         # A held lock is held by this very kernel: some containers (systemd-nspawn) are given a boot id of their own.
         return "the machine was restarted"
     if _is_comparable(row, here) and processes.get().has_ended(row.pid, row.start_time):
-        return f"its process {row.pid} is gone"
+        return "its process is gone"
     return "its lock was released" if lock == "free" else None
 
 
@@ -220,7 +220,7 @@ async def wait_for_death(row: SupervisorRow, here: Identity, folder: Path) -> st
                 await anyio.sleep(POLL)
                 continue
             await watch.ended()
-            return f"its process {row.pid} is gone"
+            return "its process is gone"
         return reason
     finally:
         if watch is not None:

@@ -138,7 +138,6 @@ class Supervisor:
     ) -> None:
         group.start_soon(lease.answer_bell)
         await self._sweep(lease, group)  # before the first claim: what the dead have left is due at once
-        await lease.clear_up()
         group.start_soon(self._sweeps, lease, group)
         group.start_soon(self._watch_cancels, keeper)
         group.start_soon(self._show_progress, keeper)

@@ -127,15 +127,18 @@ class Owners:
 
     async def living(self) -> list[SupervisorRow]:
         """The supervisors whose row has not ended; one that something else wrote, and nobody can read, is no help."""
+        return await self._readable(Statement("living_supervisors", {}))
+
+    async def all(self, limit: int = 100) -> list[SupervisorRow]:
+        """The newest supervisors, living and ended, but for rows that nobody can read."""
+        return await self._readable(Statement("supervisors", {"limit": limit}))
+
+    async def _readable(self, statement: Statement) -> list[SupervisorRow]:
         rows: list[SupervisorRow] = []
-        for row in await self._engine.read(Statement("living_supervisors", {})):
+        for row in await self._engine.read(statement):
             with suppress(ValueError, TypeError):
                 rows.append(supervisor_of(row))
         return rows
-
-    async def all(self, limit: int = 100) -> list[SupervisorRow]:
-        """The newest supervisors, living and ended."""
-        return [supervisor_of(row) for row in await self._engine.read(Statement("supervisors", {"limit": limit}))]
 
     def _expiry(self, lease: float) -> int:
         return int((self._clock.monotonic() + lease) * NANOSECONDS)

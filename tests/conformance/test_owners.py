@@ -56,6 +56,23 @@ async def test_the_dead_are_buried_once(store: Store) -> None:
     assert (await store.owners.all())[0].ended_how == "killed"
 
 
+async def test_a_row_that_nobody_can_read_hides_nobody(store: Store, db: Path) -> None:
+    """Its text is no UTF-8, or no time: the others are seen and buried as ever, and it has an end, too (G9)."""
+    for owner in ("one", "two", "three", "bad"):
+        await register(store, owner, lease=10.0)
+    sql(
+        db,
+        "UPDATE supervisors SET host = CAST(x'ff' AS TEXT) WHERE id = 'one'",
+        "UPDATE supervisors SET started_at = 'never' WHERE id = 'two'",
+        "UPDATE supervisors SET id = CAST(x'ff' AS TEXT) WHERE id = 'bad'",
+    )
+    assert [row.id for row in await store.owners.all()] == ["three"]
+    assert [row.id for row in await store.owners.living()] == ["three"]
+    ended = await bury(store, at=1e6)
+    assert sorted(owner for owner, _how in ended) == ["one", "three", "two", "xFF"]
+    assert sql(db, "SELECT count(*) FROM supervisors WHERE ended_at IS NULL") == [[0]]
+
+
 async def test_a_buried_supervisor_does_not_beat(store: Store) -> None:
     """Its beat is refused: so it learns that it was taken for dead."""
     await register(store, "one")

@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from taskrunner import StoreBusy, TaskContext
-from tests.integration.machine import Heard, quick, until
+from taskrunner.core.clock import Clock
+from taskrunner.runtime.liveness import Identity
+from tests.integration.machine import Heard, quick, sql, until
 from tests.integration.rival import Rival
+from tests.stores import register
+
+NO_PID = 2**22 + 1
+"""More than any process can have for its number."""
 
 
 async def test_a_step_waits_for_its_record(db: Path) -> None:
@@ -74,3 +80,28 @@ async def test_a_locked_store_does_not_flood_the_log(db: Path) -> None:
         for handle in handles:
             await handle.result(timeout=10)
     assert count == 1
+
+
+async def test_what_the_dead_have_left_is_cleared_up_later(db: Path) -> None:
+    """The store is locked just when a new supervisor looks for the children of a dead one: it works, and comes back."""
+    runner = quick(db, busy_timeout=0.2)
+    heard = Heard(runner)
+    rival = Rival(db)
+
+    @runner.task
+    async def job() -> int:
+        return 1
+
+    async with runner:
+        handle = await job.enqueue()
+        await register(runner.store, "dead")
+        await runner.store.owners.record_children("dead", [(NO_PID, 1)])
+        here = Identity.of_this_process(Clock()).pid_namespace
+        sql(db, "UPDATE supervisors SET pid = ?, start_time = 1, pid_namespace = ?", NO_PID, here)
+        await runner.store.owners.bury([("dead", "it fell")], boot_id="", me="", monotonic=0.0)
+        runner.on("supervisor.started", lambda _event: rival.hold(0.6))
+        async with runner.working():
+            assert await handle.result(timeout=10) == 1
+            await until(lambda: sql(db, "SELECT children FROM supervisors WHERE id = 'dead'") == [["[]"]])
+        await rival.gone()
+    assert len(heard.of("store.trouble")) == 1

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import anyio
@@ -11,7 +12,7 @@ import pytest
 
 from taskrunner.chaos.disk.verbs import VERBS, build
 from taskrunner.storage.health import Breach, Health, invariants
-from tests.stores import NOW, open_store
+from tests.stores import NOW, StillClock, claim, end, new_task, open_store, register, sql
 from tests.unit.plain_round import fill, record_a_step_of_every_other
 from tests.unit.plain_sql import insert, task_in
 from tests.unit.test_storage_rules import LINE, MESSAGE, STEP, session
@@ -260,3 +261,41 @@ async def test_every_verb_keeps_them(db: Path, verb: str) -> None:
     async with open_store(db) as store:
         await VERBS[verb](store, made)
         assert await Health(store.engine).invariants() == []
+
+
+@pytest.mark.parametrize("end_first", ["", "lost", "released", "retried", "failed"])
+async def test_a_clock_that_was_set_back_breaks_none(db: Path, end_first: str) -> None:
+    """A task that was due already is started by the clock of an hour ago: for the first time or again (I16)."""
+    clock = StillClock()
+    async with open_store(db, clock=clock) as store:
+        await register(store, "me")
+        await store.tasks.enqueue(new_task())
+        if end_first:
+            [task] = await claim(store)
+            if end_first == "lost":
+                await store.tasks.lose("me", [task.fence], "it fell")
+            else:
+                await end(store, task, end_first)
+            if end_first == "failed":
+                await store.tasks.retry(task.id)
+        clock.moment -= timedelta(hours=1)
+        assert len(await claim(store)) == 1
+        assert await Health(store.engine).invariants() == []
+
+
+@pytest.mark.parametrize("earlier", [0, 1])
+async def test_one_that_is_started_before_its_time_is_found(db: Path, earlier: int) -> None:
+    """A delayed task, and one whose retry has to wait, are started too early by somebody: I16 says so."""
+    clock = StillClock()
+    async with open_store(db, clock=clock) as store:
+        await register(store, "me")
+        if earlier:
+            await store.tasks.enqueue(new_task())
+            [task] = await claim(store)
+            fail = store.tasks.fail(task.fence, error_type="E", error_message="why", retry_in=600.0)
+            await store.tasks.end(task.fence, fail)
+        else:
+            await store.tasks.enqueue(new_task(run_at=clock.now() + timedelta(minutes=10)))
+        sql(db, "UPDATE tasks SET hold = 0")
+        assert len(await claim(store)) == 1
+        assert [breach.invariant for breach in await Health(store.engine).invariants()] == ["I16 not before its time"]

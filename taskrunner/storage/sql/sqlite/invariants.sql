@@ -84,10 +84,15 @@ SELECT id, 'it has ' || losses || ' losses, and may have ' || max_losses FROM ta
 UNION ALL
 SELECT id, 'it is pending after ' || losses || ' losses, the most that it may have' FROM tasks WHERE status = 'pending' AND losses >= max_losses
 
--- Within a minute: who claims has read the clock before it waited for the lock.
+-- Within a minute: who claims has read the clock before it waited for the lock. Asked of those only who had to wait when
+-- they came into line: of a task whose attempt was lost or handed back, of one that was due at once, and of one that was
+-- retried by hand, a started_at before run_at says that the wall clock was set back.
 -- name: i16_not_before_its_time
-SELECT id, 'it was started at ' || started_at || ', and was due at ' || run_at
-FROM tasks WHERE status = 'running' AND julianday(run_at) - julianday(started_at) > 1.0 / 1440
+SELECT id, 'it was started at ' || tasks.started_at || ', and was due at ' || run_at
+FROM tasks LEFT JOIN attempts ON task_id = id AND attempts.attempt = tasks.attempt - 1
+WHERE status = 'running' AND julianday(run_at) - julianday(tasks.started_at) > 1.0 / 1440
+  AND coalesce(attempts.outcome, '') NOT IN ('lost', 'released') AND run_at > coalesce(attempts.ended_at, created_at)
+  AND run_at <> coalesce((SELECT retried_at FROM retries WHERE retries.task_id = tasks.id AND retries.series = tasks.series), '')
 
 -- name: i17_progress_within_bounds
 SELECT id, 'it is ' || status || ' with a progress of ' || progress

@@ -26,17 +26,20 @@ SELECT {supervisor_columns} FROM supervisors INDEXED BY supervisors_living WHERE
   AND is_utf8(CAST(concat_ws(' ', id, boot_id, pid_namespace, host, lock_name, started_at, beat_at) AS BLOB))
 
 -- name: supervisors
-SELECT {supervisor_columns} FROM supervisors ORDER BY started_at DESC, id LIMIT :limit
+SELECT {supervisor_columns} FROM supervisors
+WHERE is_utf8(CAST(concat_ws(' ', id, boot_id, pid_namespace, host, lock_name, started_at, beat_at, ended_at, ended_how) AS BLOB))
+ORDER BY started_at DESC, id LIMIT :limit
 
 -- An owner that was judged dead by its lock or its process.
 -- name: bury
 UPDATE supervisors SET ended_at = :now, ended_how = :how WHERE id = :id AND ended_at IS NULL RETURNING id, ended_how
 
 -- Owners whose lease has run out by the clock of this boot. The clock is read before the wait for the write lock, so a
--- sweep that had to wait is late and never early.
+-- sweep that had to wait is late and never early. An id that is not UTF-8 must not undo the end of all the others.
 -- name: bury_expired
 UPDATE supervisors SET ended_at = :now, ended_how = 'its lease ran out'
-WHERE ended_at IS NULL AND boot_id = :boot_id AND expires_at <= :monotonic AND id <> :self RETURNING id, ended_how
+WHERE ended_at IS NULL AND boot_id = :boot_id AND expires_at <= :monotonic AND id <> :self
+RETURNING CASE WHEN is_utf8(CAST(id AS BLOB)) THEN id ELSE 'x' || hex(id) END, ended_how
 
 -- name: forget_supervisors
 DELETE FROM supervisors WHERE ended_at < :before
