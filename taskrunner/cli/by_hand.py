@@ -34,6 +34,7 @@ _WORDS: Final[dict[Answer, str]] = {
     "cancelling": "cancelling",
     "retried": "retried",
     "too_late": "too late",
+    "not_retriable": "not retried",
     "key_taken": "key taken",
     "not_found": "not found",
     "unreadable": "unreadable",
@@ -43,10 +44,13 @@ _SUMMARY: Final[dict[Answer, str]] = {
     "cancelling": "running, and asked to end",
     "retried": "to be run again",
     "too_late": "too late",
+    "not_retriable": "left alone, for they have neither failed nor been cancelled",
     "key_taken": "refused, for its unique key is taken",
     "not_found": "not found",
     "unreadable": "unreadable, and left alone",
 }
+_LEFT: Final[dict[Verb, Answer]] = {"cancel": "too_late", "retry": "not_retriable"}
+"""What is said of a task that the verb means nothing to."""
 _DONE: Final[frozenset[Answer]] = frozenset({"cancelled", "cancelling", "retried"})
 
 
@@ -146,7 +150,7 @@ def _run(
         terminal.print_table(("ID", "ANSWER", "WHY"), [(each.id, _WORDS[each.answer], each.why) for each in tally.done])
     else:
         terminal.say(tally.sentence())
-    return _code(tally, _DONE if ids else _DONE | {"too_late"})
+    return _code(tally, _DONE if ids else _DONE | set(_LEFT.values()))
 
 
 def _code(tally: Tally, good: frozenset[Answer]) -> int:
@@ -202,16 +206,16 @@ async def _look(door: Door, chosen: Sequence[Filter], ids: Sequence[str]) -> lis
 def _print_dry_run(verb: Verb, found: Sequence[Listed], *, in_json: bool) -> None:
     takes = _CANCELLABLE if verb == "cancel" else RETRIABLE
     meant = [each for each in found if each.status in takes]
-    late = [each for each in found if each.status not in takes]
+    left = [each for each in found if each.status not in takes]
     if in_json:
         documents = {
-            name: [document_of(each) for each in rows] for name, rows in (("tasks", meant), ("too_late", late))
+            name: [document_of(each) for each in rows] for name, rows in (("tasks", meant), (_LEFT[verb], left))
         }
         terminal.print_json({"dry_run": True, **documents})
         return
     print_tasks(meant)
     many = f"{len(meant):,} {'task' if len(meant) == 1 else 'tasks'}"
-    rest = f", and is too late for {len(late):,}" if late else ""
+    rest = f", and {'is too late for' if verb == 'cancel' else 'not'} {len(left):,} of them" if left else ""
     terminal.complain(f"--dry-run: {verb} means {many}{rest}; nothing was done")
 
 

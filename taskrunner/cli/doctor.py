@@ -45,6 +45,8 @@ class Findings:
 
     path: Path
     size: int
+    wal: int = 0
+    """Bytes of its WAL: what was written last."""
     schema: int | None = None
     supervisors: list[Supervisor] = field(default_factory=list)
     running: dict[str, int] = field(default_factory=dict)
@@ -107,7 +109,7 @@ def _around(settings: Settings) -> Iterator[str]:
 
 async def _findings(store: Store, *, deeply: bool) -> Findings:
     health = Health(store.engine)
-    found = Findings(path=store.path, size=store.path.stat().st_size)
+    found = Findings(path=store.path, size=store.path.stat().st_size, wal=_size_of(store.path, "-wal"))
     told: dict[str, None] = {}
 
     async def ask(question: Awaitable[T], otherwise: T) -> T:
@@ -137,6 +139,13 @@ async def _findings(store: Store, *, deeply: bool) -> Findings:
         found.breaches = await ask(health.invariants(), None)
     found.troubles = [*wrong, *told]
     return found
+
+
+def _size_of(path: Path, suffix: str) -> int:
+    try:
+        return path.with_name(path.name + suffix).stat().st_size
+    except OSError:  # it goes with the last who has the store open
+        return 0
 
 
 def _pause() -> None:
@@ -177,7 +186,8 @@ def _many(count: int, what: str) -> str:
 def _print(settings: Settings, found: Findings | None) -> None:
     fields = list(_versions().items())
     if found is not None:
-        fields += [("store", f"{found.path}, {found.size:,} bytes, schema {found.schema or '?'}")]
+        wal = f" and {found.wal:,} in its WAL" if found.wal else ""
+        fields += [("store", f"{found.path}, {found.size:,} bytes{wal}, schema {found.schema or '?'}")]
         fields += [(f"tasks {status}", f"{count:,}") for status, count in found.tasks.items()]
         fields += [(f"due in {queue}", f"{count:,}") for queue, count in found.due.items()]
         fields += [(f"waiting for {what}", f"{count:,}") for what, count in found.waiting.items()]
@@ -205,7 +215,8 @@ def _document(settings: Settings, found: Findings | None, troubles: list[str]) -
         "troubles": troubles,
     }
     if found is not None:
-        document["store"] = {"path": str(found.path), "bytes": found.size, "schema": found.schema}
+        sizes: dict[str, JSON] = {"bytes": found.size, "wal_bytes": found.wal}
+        document["store"] = {"path": str(found.path), **sizes, "schema": found.schema}
         document |= {"tasks": found.tasks, "due": found.due, "waiting": found.waiting, "suspects": found.suspects}
         document["queues"] = [as_json(queue) for queue in found.queues.values()]
         document["supervisors"] = [each.document(found.running.get(each.row.id, 0)) for each in found.supervisors]

@@ -13,12 +13,17 @@ from taskrunner import InvalidInput, TaskHandle, TaskRunner
 from taskrunner.cli import terminal
 from taskrunner.cli.common import Door, door_options, json_option
 from taskrunner.cli.endings import DONE, WAIT_TIMED_OUT, Trouble
+from taskrunner.cli.supervisors import find_supervisors
 from taskrunner.cli.times import instant_of
 from taskrunner.core.durations import seconds
 from taskrunner.core.places import MAX_DEPTH
+from taskrunner.storage.store import Store
 
 FOR_EVER = ""
 """What `--wait` without a duration means."""
+
+TELL_AFTER = 1.0
+"""Seconds of a wait after which it is told that nobody works on the store."""
 
 _MOST_DIGITS = 1_000  # far beyond 64 bits, and far below where Python refuses to read them
 
@@ -70,7 +75,7 @@ def enqueue_command(
             if wait is None:
                 await _print_task(handle, in_json=in_json)
             else:
-                await _print_result(handle, patience, in_json=in_json)
+                await _print_result(handle, runner.store, patience, in_json=in_json)
         return DONE
 
     return anyio.run(enqueue)
@@ -83,15 +88,26 @@ async def _print_task(handle: TaskHandle[Any], *, in_json: bool) -> None:
         terminal.say(handle.id)
 
 
-async def _print_result(handle: TaskHandle[Any], patience: float | None, *, in_json: bool) -> None:
+async def _print_result(handle: TaskHandle[Any], store: Store, patience: float | None, *, in_json: bool) -> None:
     if terminal.is_terminal(sys.stderr):
         terminal.complain(f"waiting for the end of task {handle.id}")
     try:
-        result = await handle.result(timeout=patience)
+        result = await _result_of(handle, store, patience)
     except TimeoutError as error:
         message = f"task {handle.id} has not ended within {patience:g} s; it is {await handle.status()}"
         raise Trouble(message, WAIT_TIMED_OUT) from error
     terminal.print_json({"id": handle.id, "status": "completed", "output": result} if in_json else result)
+
+
+async def _result_of(handle: TaskHandle[Any], store: Store, patience: float | None) -> object:
+    if patience is not None and patience <= TELL_AFTER:
+        return await handle.result(timeout=patience)
+    try:
+        return await handle.result(timeout=TELL_AFTER)
+    except TimeoutError:
+        if all(each.dead is not None for each in await find_supervisors(store)):
+            terminal.complain("no supervisor works on this store at the moment: start one with `taskrunner run APP`")
+    return await handle.result(timeout=None if patience is None else patience - TELL_AFTER)
 
 
 def _input_of(document: str | None, pairs: tuple[str, ...]) -> dict[str, Any]:

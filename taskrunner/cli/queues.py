@@ -21,13 +21,17 @@ def pause_command(door: Door, /, queue: str) -> None:
     Tasks that run go on, and new ones may be enqueued: they wait.
     """
 
-    async def pause() -> None:
+    async def pause() -> bool:
         require_store(settings_of(door))
         async with TaskRunner(door.db) as runner:
+            is_known = await runner.store.queues.is_known(queue)
             await runner.pause(queue)
+            return is_known
 
-    anyio.run(pause)
+    is_known = anyio.run(pause)
     terminal.say(terminal.harmless(f"{queue}: paused"))
+    if not is_known:
+        terminal.complain(f"no task and no task type has the queue {queue!r} so far; it is paused all the same")
 
 
 @click.command("resume")

@@ -24,7 +24,9 @@ BATCH: Final = 100
 _PAGE: Final = 1_000
 """Ids of one read."""
 
-Answer: TypeAlias = Literal["cancelled", "cancelling", "retried", "too_late", "key_taken", "not_found", "unreadable"]
+Answer: TypeAlias = Literal[
+    "cancelled", "cancelling", "retried", "too_late", "not_retriable", "key_taken", "not_found", "unreadable"
+]
 """What became of a task; `unreadable`: the row is so odd that the store refuses to write it again."""
 
 
@@ -34,7 +36,7 @@ _ANSWERS: Final[dict[str, Answer]] = {"cancelled": "cancelled", "running": "canc
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """One task that a verb was tried on; `why` is its status where it was too late, or what the store says."""
+    """One task that a verb was tried on; `why` is its status where a cancel was too late, or what holds instead."""
 
     id: str
     answer: Answer
@@ -87,6 +89,9 @@ class Bulk:
         if not rows:
             return Done(task_id, "not_found")
         status, kind, key = rows[0]
-        if name == "retry" and status in RETRIABLE and key is not None:
+        if name == "cancel":
+            return Done(task_id, "too_late", str(status))
+        if status in RETRIABLE and key is not None:
             return Done(task_id, "key_taken", str(KeyTaken(str(kind), str(key))))
-        return Done(task_id, "too_late", str(status))
+        is_so = "has completed" if status == "completed" else f"is {status!s}"
+        return Done(task_id, "not_retriable", f"it {is_so}; only failed and cancelled tasks are retried")

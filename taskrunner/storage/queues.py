@@ -23,20 +23,24 @@ class Queues:
 
     async def pause(self, name: str) -> None:
         """No supervisor claims from this queue from now on; its running tasks go on. Durable when it returns."""
-        await self._write("pause_queue", name)
+        await self._write(name, "pause_queue")
 
     async def resume(self, name: str) -> None:
         """Supervisors claim from this queue again; harmless when it was not paused. Durable when it returns."""
-        await self._write("resume_queue", name)
+        await self._write(name, "resume_queue", "forget_queue")
+
+    async def is_known(self, name: str) -> bool:
+        """Whether a task or a task type has this queue, or something was said of it; it may read all tasks."""
+        return bool((await self._engine.read(Statement("queue_is_known", {"name": name})))[0][0])
 
     async def all(self) -> dict[str, Queue]:
         """The queues of which something was said, by name; a row that nobody can read is left out."""
         found = (_queue_of(row) for row in await self._engine.read(Statement("queues", {})))
         return {queue.name: queue for queue in found if queue is not None}
 
-    async def _write(self, statement: str, name: str) -> None:
+    async def _write(self, name: str, *statements: str) -> None:
         params = {"name": name, "now": stamp(self._clock.now())}
-        await self._engine.write(Unit((Statement(statement, params),), topics=(WORK,)))
+        await self._engine.write(Unit(tuple([Statement(each, params) for each in statements]), topics=(WORK,)))
 
 
 def _queue_of(row: Row) -> Queue | None:

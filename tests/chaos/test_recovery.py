@@ -63,7 +63,8 @@ async def test_all_tasks_of_a_killed_supervisor_run_after_its_restart(world: Wor
         info = await handle.info()
         assert (info.task.attempt, info.task.retry_count) == (2, 0)
         assert [attempt.outcome for attempt in info.attempts] == ["lost", "completed"]
-        assert f"worker lost: process {killed.pid} " in str(info.attempts[0].error_message)
+        assert f"worker lost: process {killed.pid} " in (said := str(info.attempts[0].error_message))
+        assert said.count(str(killed.pid)) == 1
     assert set(effects(world).values()) == {1}
     assert list(damage(world.db)) == []
 

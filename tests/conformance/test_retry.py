@@ -140,11 +140,11 @@ async def test_many_are_cancelled_in_batches(store: Store) -> None:
 
 
 async def test_many_are_retried_and_one_refusal_spoils_nothing(store: Store) -> None:
-    """A key that is taken, a task that is too late: each has its answer, and the others are run again."""
+    """A key that is taken, a task that waits already: each has its answer, and the others are run again."""
     free, keyed = await task_in(store, "failed"), await task_in(store, "failed", unique_key="k")
     await store.tasks.enqueue(new_task(unique_key="k"))
     done = await store.bulk.retry([free.id, keyed.id, free.id])
-    assert [each.answer for each in done] == ["retried", "key_taken", "too_late"]
+    assert [each.answer for each in done] == ["retried", "key_taken", "not_retriable"]
     assert "unique_key='k'" in done[1].why
     with pytest.raises(InvalidInput, match="lone surrogates"):
         await store.bulk.retry(["\ud800"])

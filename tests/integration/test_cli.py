@@ -110,6 +110,20 @@ def test_wait_for_a_result(folder: Folder) -> None:
     assert_one_sentence(done, 1, r"failed: ValueError: no\x1b[31m")
 
 
+def test_a_wait_for_nobody_says_so(folder: Folder) -> None:
+    """After a second without any supervisor `--wait` says once on stderr how to start one, and waits on."""
+    with folder.started("enqueue", "greet", "name=x", "--wait") as waits:
+        assert waits.stdout
+        told = "no supervisor works on this store at the moment: start one with `taskrunner run APP`"
+        assert waits.stdout.readline() == f"taskrunner: {told}\n"
+        assert waits.poll() is None
+        folder.ok("run", "app:runner", "--until-idle")
+        rest, _ = waits.communicate(timeout=10)
+    assert (waits.returncode, rest) == (0, '{\n  "x": 1\n}\n')
+    done = folder.run("enqueue", "greet", "name=x", "--wait=1.5")
+    assert (done.returncode, done.stderr.count("\n")) == (124, 2)
+
+
 def test_a_wait_that_times_out(folder: Folder) -> None:
     """A wait that was too short ends with 124, and the task stays."""
     done = folder.run("enqueue", "greet", "name=x", "--wait=0.2")

@@ -93,15 +93,15 @@ def test_retry_by_a_filter_means_failed_ones(folder: Folder) -> None:
 
 
 def test_retry_by_ids(folder: Folder) -> None:
-    """A failed and a cancelled task are run again; a completed one was too late; a taken key is refused."""
+    """A failed and a cancelled task are run again; one that completed, or waits, is not; a taken key is refused."""
     ids = fill(folder, failed=1, cancelled=1, completed=1)
     done = here(folder, "retry", *ids["failed"], *ids["cancelled"])
     assert (done.returncode, done.stdout.count("\tretried\t")) == (0, 2)
     done = here(folder, "retry", *ids["completed"], *ids["failed"])
     assert done.returncode == 1
     assert done.stdout.splitlines() == [
-        f"{ids['completed'][0]}\ttoo late\tcompleted",
-        f"{ids['failed'][0]}\ttoo late\tpending",
+        f"{ids['completed'][0]}\tnot retried\tit has completed; only failed and cancelled tasks are retried",
+        f"{ids['failed'][0]}\tnot retried\tit is pending; only failed and cancelled tasks are retried",
     ]
     first = here(folder, "enqueue", "job", "--unique-key", "k").stdout.strip()
     here(folder, "cancel", first)
@@ -122,7 +122,8 @@ def test_a_dry_run_does_nothing(folder: Folder, verb: str) -> None:
     assert done.stderr == f"taskrunner: --dry-run: {verb} means {len(meant)} tasks; nothing was done\n"
     document = json_here(folder, verb, meant[0], ids["completed"][0], "--dry-run")
     assert [row["id"] for row in document["tasks"]] == meant[:1]
-    assert [row["id"] for row in document["too_late"]] == ids["completed"]
+    left = document["too_late" if verb == "cancel" else "not_retriable"]
+    assert [row["id"] for row in left] == ids["completed"]
     assert here(folder, verb, "nobody", "--dry-run").returncode == 4
     assert statuses(folder) == before
 

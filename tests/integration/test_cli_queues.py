@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.commands import Folder, here, json_here, wait_until
+from tests.integration.commands import Folder, here, json_here, sql, wait_until
 
 
 @pytest.fixture
@@ -37,6 +37,19 @@ def test_a_queue_is_paused_and_resumed(folder: Folder) -> None:
         supervisor.send_signal(signal.SIGTERM)
         supervisor.wait(10)
     wait_until(lambda: "paused" not in here(folder, "stats").stdout)
+
+
+def test_a_mistyped_queue_is_told_of(folder: Folder) -> None:
+    """Who pauses a queue that nothing has is told so: it may be a slip. It holds, and leaves nothing behind."""
+    here(folder, "enqueue", "greet", "name=x", "--queue", "mail")
+    done = here(folder, "pause", "mial")
+    told = "taskrunner: no task and no task type has the queue 'mial' so far; it is paused all the same\n"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "mial: paused\n", told)
+    assert here(folder, "pause", "mial").stderr == ""
+    waiting = here(folder, "enqueue", "greet", "name=x", "--queue", "mial").stdout.strip()
+    assert "paused" in json_here(folder, "show", waiting)["why"]
+    here(folder, "resume", "mial")
+    assert sql(folder.db, "SELECT count(*) FROM queues") == [[0]]
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])

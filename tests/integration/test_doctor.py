@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,12 @@ def test_doctor_finds_a_dead_supervisor(folder: Folder) -> None:
     folder.ok("enqueue", "wait_for", "file=gate")
     with folder.started("run", "app:runner") as supervisor:
         wait_until(folder.has_begun)
-        alive = folder.json("doctor")
+        alive, shown = folder.json("doctor"), folder.ok("doctor")
         supervisor.kill()
         supervisor.wait()
     assert [(each["alive"], each["running"]) for each in alive["supervisors"]] == [(True, 1)]
+    assert alive["store"]["wal_bytes"] > 0, "what was written last is not counted"
+    assert re.search(r", [0-9,]+ bytes and [0-9,]+ in its WAL, schema", shown)
     done = folder.run("doctor")
     assert done.returncode == 1
     assert f"process {supervisor.pid}" in done.stderr

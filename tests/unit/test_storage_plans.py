@@ -138,11 +138,11 @@ def test_hot_statements_go_by_their_index(plain: apsw.Connection, rows: int, ana
 def test_every_statement_is_known_to_these_tests() -> None:
     """A new statement has to say here how it goes about its work."""
     cold = {
-        "create_session", "foreign_key_check", "forget_supervisors", "forget_writer", "forget_writers",
-        "has_statistics", "integrity_check", "last_commit", "left_children", "living_supervisors", "lose",
-        "mark_commit", "queues", "record_children", "record_migration", "register_supervisor", "register_type",
-        "schema_objects", "schema_version", "sessions_newest", "set_aside_unreadable", "statistics", "supervisors",
-        "table_sizes", "task_ids", *invariants(),
+        "create_session", "foreign_key_check", "forget_queue", "forget_supervisors", "forget_writer",
+        "forget_writers", "has_statistics", "integrity_check", "last_commit", "left_children", "living_supervisors",
+        "lose", "mark_commit", "queue_is_known", "queues", "record_children", "record_migration",
+        "register_supervisor", "register_type", "schema_objects", "schema_version", "sessions_newest",
+        "set_aside_unreadable", "statistics", "supervisors", "table_sizes", "task_ids", *invariants(),
     }  # fmt: skip
     assert set(QUERIES) == set(INDEX) | cold
 
