@@ -99,7 +99,7 @@ async def test_what_the_dead_have_left_is_cleared_up_later(db: Path) -> None:
         here = Identity.of_this_process(Clock()).pid_namespace
         sql(db, "UPDATE supervisors SET pid = ?, start_time = 1, pid_namespace = ?", NO_PID, here)
         await runner.store.owners.bury([("dead", "it fell")], boot_id="", me="", monotonic=0.0)
-        runner.on("supervisor.started", lambda _event: rival.hold(0.6))
+        runner.on("supervisor.started", lambda _event: rival.holds or rival.hold(0.6))
         async with runner.working():
             assert await handle.result(timeout=10) == 1
             await until(lambda: sql(db, "SELECT children FROM supervisors WHERE id = 'dead'") == [["[]"]])
