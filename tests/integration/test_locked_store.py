@@ -92,6 +92,10 @@ async def test_what_the_dead_have_left_is_cleared_up_later(db: Path) -> None:
     async def job() -> int:
         return 1
 
+    def started(_event: object) -> None:
+        if not rival.holds:
+            rival.hold(0.6)
+
     async with runner:
         handle = await job.enqueue()
         await register(runner.store, "dead")
@@ -99,7 +103,7 @@ async def test_what_the_dead_have_left_is_cleared_up_later(db: Path) -> None:
         here = Identity.of_this_process(Clock()).pid_namespace
         sql(db, "UPDATE supervisors SET pid = ?, start_time = 1, pid_namespace = ?", NO_PID, here)
         await runner.store.owners.bury([("dead", "it fell")], boot_id="", me="", monotonic=0.0)
-        runner.on("supervisor.started", lambda _event: rival.holds or rival.hold(0.6))
+        runner.on("supervisor.started", started)
         async with runner.working():
             assert await handle.result(timeout=10) == 1
             await until(lambda: sql(db, "SELECT children FROM supervisors WHERE id = 'dead'") == [["[]"]])
