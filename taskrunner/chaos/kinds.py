@@ -53,7 +53,15 @@ _ALL = (
         name="kills",
         what="supervisors, children and clients killed with SIGKILL at any moment",
         module="taskrunner.chaos.kills.rounds",
-        floors={"kills": 3_000, "kills of fresh processes": 500, "kills of children and their groups": 300},
+        floors={
+            "kills": 3_000,
+            "kills of fresh processes": 500,
+            "kills of children and their groups": 300,
+            "kills that hit a running body": 2_000,
+            "steps replayed": 3_000,
+            "steps run again, not yet recorded": 300,
+            "deaths between record and answer": 150,
+        },
         seconds=600,
     ),
     Kind(

@@ -63,7 +63,8 @@ class Tally(msgspec.Struct):
 
     def count(self, what: str, number: int = 1) -> None:
         """Note that something has happened."""
-        self.reached[what] = self.reached.get(what, 0) + number
+        if number:
+            self.reached[what] = self.reached.get(what, 0) + number
 
     def ended(self, how: Literal["ok", "failed", "unknown"], number: int = 1) -> None:
         """Note how a call has ended."""

@@ -1,6 +1,6 @@
-"""Kill children, their groups, supervisors, and both at once: as with one process, nothing is lost or done again.
+"""Supervisors with children that die: the harness sees into them, and a container's restart is no riddle.
 
-TASKRUNNER_TEST_SEED repeats the plan of a run; `taskrunner chaos --kind kills` runs it for longer.
+`taskrunner chaos --kind kills` kills children, their groups, supervisors, and both at once.
 """
 
 from __future__ import annotations
@@ -12,27 +12,12 @@ from pathlib import Path
 import pytest
 
 from taskrunner import TaskRunner
-from taskrunner.chaos.kills import harness
 from taskrunner.chaos.kills.gates import plain_waiting
 from taskrunner.chaos.kills.harness import Plan
 from taskrunner.chaos.kills.world import World
 from tests.chaos.scene import line, supervisor
-from tests.chaos.test_kills import run, total
+from tests.chaos.test_kills import run
 from tests.chaos.test_takeover import CONTAINER
-
-KILLS = 200
-
-
-@pytest.mark.timeout(240)
-def test_two_hundred_kills_of_children_and_supervisors(tmp_path: Path) -> None:
-    """A1: 0 jobs lost, 0 recorded steps run again, 0 completions twice, 0 jobs stuck, whoever dies."""
-    verdicts = run(tmp_path, *harness.families(KILLS))
-    assert [verdict.problems for verdict in verdicts] == [[], []]
-    figures = total(verdicts)
-    assert figures["kills"] >= 0.9 * KILLS
-    assert figures["kills that hit a running body"] >= 0.6 * figures["kills"]
-    assert figures["steps replayed"] >= KILLS / 2
-    assert min(figures[moment] for moment in harness.FAMILY) >= KILLS / 100
 
 
 @pytest.mark.timeout(60)

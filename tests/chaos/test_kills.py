@@ -1,6 +1,6 @@
-"""Kill the supervisor at any moment: nothing that was acknowledged is lost, and nothing that was recorded runs again.
+"""Kill the supervisor where a random kill rarely hits; and that the harness finds bugs when there are some.
 
-TASKRUNNER_TEST_SEED repeats the plan of a run; `taskrunner chaos --kind kills` runs it for longer.
+TASKRUNNER_TEST_SEED repeats the plan of a run; `taskrunner chaos --kind kills` kills at any moment.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ from taskrunner.chaos.kills.harness import Plan
 from taskrunner.chaos.kills.verdict import Verdict
 
 SEED = int(os.environ.get("TASKRUNNER_TEST_SEED", "1"))
-KILLS = 300
-PAUSES = 8
 
 
 def run(tmp_path: Path, *plans: Plan) -> list[Verdict]:
@@ -36,25 +34,6 @@ def total(verdicts: list[Verdict]) -> Counter[str]:
         counts.update({name: value for name, value in verdict.figures.items() if isinstance(value, int)})
         counts.update(verdict.figures["kills by moment"])
     return counts
-
-
-@pytest.mark.timeout(180)
-def test_three_hundred_kills(tmp_path: Path) -> None:
-    """B07: 0 jobs lost, 0 recorded steps run again, 0 completions twice, 0 jobs stuck, whenever the supervisor dies.
-
-    One supervisor alone, two on one file, and, beside the kills, two of which one is stopped for longer than its lease.
-    """
-    verdicts = run(tmp_path, *harness.plans(KILLS, pauses=PAUSES))
-    assert [verdict.problems for verdict in verdicts] == [[], [], []]
-    figures = total(verdicts)
-    assert figures["kills"] >= KILLS
-    assert figures["kills that hit a running body"] >= 0.7 * figures["kills"]
-    assert figures["steps replayed"] >= KILLS
-    assert figures["steps run again before they were recorded"] >= KILLS / 10
-    assert figures["steps whose process died between the record and the acknowledgement"] >= KILLS / 20
-    assert min(figures[moment] for moment in harness.MIXED) >= KILLS / 50
-    assert figures["zombies"] >= PAUSES / 2
-    assert figures["zombies' writes that were refused"] >= 1
 
 
 @pytest.mark.parametrize("moment", ["start", "claim", "stop"])

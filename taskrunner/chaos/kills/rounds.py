@@ -35,9 +35,18 @@ BREACHES: Final[dict[str, Breach]] = {
 """What the kinds of a verdict's problems break; all others are wrong."""
 
 
+ALSO: Final = {
+    "steps replayed": "steps replayed",
+    "steps run again before they were recorded": "steps run again, not yet recorded",
+    "steps whose process died between the record and the acknowledgement": "deaths between record and answer",
+    "jobs whose acknowledgement was lost": "clients' deaths between enqueue and answer",
+}
+"""What a kill may meet, by the figures of a verdict: each has to have been met."""
+
+
 def run(order: Order) -> Tally:
     """Strike so often; the lanes work beside each other."""
-    return tally(order, plans(order.share(KILLS)), {})
+    return tally(order, plans(order.share(KILLS)), ALSO)
 
 
 def plans(kills: int) -> list[Plan]:

@@ -11,13 +11,13 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
+from taskrunner.chaos.kills.evidence import Evidence, gather, unaware_of_its_loss, with_overtaken
+from taskrunner.chaos.kills.figures import figures
 from taskrunner.chaos.kills.jobs import STEPS
 from taskrunner.chaos.kills.look import look, seconds_to_write_lock
-from taskrunner.chaos.kills.witness import Line
 from taskrunner.chaos.kills.world import World
 from taskrunner.storage.engine import load_queries
 from taskrunner.storage.health import invariants
@@ -25,13 +25,6 @@ from taskrunner.storage.health import invariants
 SHOWN: Final = 5
 """Of each kind of problem, so many are spelled out."""
 
-TABLES: Final = {
-    "tasks": "id, type, status, attempt, retry_count, losses, idempotency_key, output, error_message, progress",
-    "steps": "task_id, scope, name, occurrence, value, error, attempt",
-    "attempts": "task_id, attempt, owner, outcome, error_message, started_at, ended_at",
-    "supervisors": "id, pid, ended_how",
-    "messages": "session_id, seq, content, history_id",
-}
 MAX_WAL: Final = 64 * 1024 * 1024
 
 
@@ -60,35 +53,6 @@ class Verdict:
         return f"{figures}\nproblems: {dict(kinds) or 'none'}\n" + "\n".join(lines)
 
 
-@dataclass
-class Evidence:
-    """The witness's lines and the store's rows, by table."""
-
-    lines: list[Line]
-    rows: dict[str, list[dict[str, Any]]]
-
-    def of(self, *kinds: str) -> list[Line]:
-        """The lines of these kinds, in order."""
-        return [line for line in self.lines if line.kind in kinds]
-
-    @cached_property
-    def tasks(self) -> dict[str, dict[str, Any]]:
-        """The tasks by id."""
-        return {row["id"]: row for row in self.rows["tasks"]}
-
-    @cached_property
-    def families(self) -> defaultdict[int, set[int]]:
-        """The children of each supervisor, by pid: they die with it."""
-        children = self.of("child")
-        pids = {line.pid: {int(each.text) for each in children if each.pid == line.pid} for line in children}
-        return defaultdict(set, pids)
-
-    @cached_property
-    def steps(self) -> dict[tuple[str, str], dict[str, Any]]:
-        """The recorded steps by task and label."""
-        return {(row["task_id"], _label(row)): row for row in self.rows["steps"]}
-
-
 def judge(world: World, *, fate: list[str]) -> Verdict:
     """Judge a store when everybody is dead. `fate`: what went wrong on the way."""
     left = sorted(path.name for path in world.folder.iterdir() if path.name.startswith("agent.db"))
@@ -103,17 +67,6 @@ def judge(world: World, *, fate: list[str]) -> Verdict:
     verdict.problems += [f"invariant: {problem}" for problem in broken(world.db)]
     verdict.figures = figures(evidence)
     return verdict
-
-
-def gather(world: World) -> Evidence:
-    """Read the witness and the store."""
-    world.tail.read()
-    answers = look(world.db, *(f"SELECT {columns} FROM {table}" for table, columns in TABLES.items()))  # noqa: S608
-    rows = {
-        table: [dict(zip(columns.split(", "), row, strict=True)) for row in answer]
-        for (table, columns), answer in zip(TABLES.items(), answers, strict=True)
-    }
-    return Evidence(list(world.tail.lines), rows)
 
 
 def damage(db: Path) -> Iterator[str]:
@@ -142,11 +95,6 @@ def excused(complaint: str, evidence: Evidence) -> bool:
     if '"event": "children.degraded"' in complaint and "SIGKILL" in complaint:
         return bool(evidence.families)
     return '"event": "store.trouble"' in complaint and bool(evidence.of("pause"))
-
-
-def _label(row: dict[str, Any]) -> str:
-    scope = f"[{row['scope']}]" if row["scope"] else ""
-    return f"{row['name']}{scope}" + (f"#{row['occurrence']}" if row["occurrence"] else "")
 
 
 # ── the checks ────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -267,9 +215,13 @@ def robbed(evidence: Evidence) -> Iterator[str]:
 
 
 def overlap(evidence: Evidence) -> Iterator[str]:
-    """G3, V4: a body is not entered beside another one of its task, unless that one's process was killed or stopped."""
+    """G3, V4: a body is not entered beside another one of its task, unless that one's process was killed or stopped.
+
+    A process that was stopped, and goes on, may enter what it had claimed, until it hears that it was taken for dead.
+    """
     inside: defaultdict[str, dict[int, int]] = defaultdict(dict)
     struck: set[int] = set()
+    unaware = unaware_of_its_loss(evidence)
     for line, overtaken in with_overtaken(evidence):
         if line.kind in {"kill", "pause"}:
             fallen = evidence.families[line.pid] | {line.pid} if line.kind == "kill" else {line.pid}
@@ -277,7 +229,7 @@ def overlap(evidence: Evidence) -> Iterator[str]:
             for bodies in inside.values():
                 for pid in fallen:
                     bodies.pop(pid, None)
-        elif line.kind == "resume":
+        elif line.kind == "lost" or (line.kind == "resume" and line not in unaware):
             struck.discard(line.pid)
         elif line.kind == "leave":
             inside[line.task].pop(line.pid, None)
@@ -286,18 +238,6 @@ def overlap(evidence: Evidence) -> Iterator[str]:
             if others:
                 yield f"attempt {line.attempt} of {line.task} was entered beside {others} (process: attempt)"
             others[line.pid] = line.attempt
-
-
-def with_overtaken(evidence: Evidence) -> Iterator[tuple[Line, bool]]:
-    """The lines, each with whether it is of a process that was once stopped, and of an attempt overtaken meanwhile."""
-    newest: dict[str, int] = {}
-    stopped: set[int] = set()
-    for line in evidence.lines:
-        if line.kind == "pause":
-            stopped.add(line.pid)
-        elif line.kind == "enter":
-            newest[line.task] = max(newest.get(line.task, 0), line.attempt)
-        yield line, line.pid in stopped and line.attempt < newest.get(line.task, 0)
 
 
 CHECKS: Final[tuple[Callable[[Evidence], Iterator[str]], ...]] = (
@@ -313,88 +253,3 @@ CHECKS: Final[tuple[Callable[[Evidence], Iterator[str]], ...]] = (
     robbed,
     overlap,
 )
-
-
-# ── the figures ───────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def figures(evidence: Evidence) -> dict[str, Any]:
-    """What happened, and how often: what never happened was not tested."""
-    kills = [line for line in evidence.of("kill") if line.text != "client"]
-    left = {(line.task, line.attempt) for line in evidence.of("leave")}
-    entered = [line for line in evidence.of("enter") if (line.task, line.attempt) not in left]
-    hit = {line.pid for line in kills if {line.pid for line in entered} & {line.pid, *evidence.families[line.pid]}}
-    acks = {(line.task, line.step, line.attempt) for line in evidence.of("ack")}
-    steps = {key: row for key, row in evidence.steps.items() if key[1] in STEPS}
-    enqueued = {line.step for line in evidence.of("enqueued")}
-    outcomes = Counter(row["outcome"] for row in evidence.rows["attempts"])
-    return {
-        "kills": len(kills),
-        "kills by moment": dict(Counter(line.text for line in kills)),
-        "kills that hit a running body": len(hit),
-        "clients killed": sum(line.text == "client" for line in evidence.of("kill")),
-        "jobs": len(evidence.tasks),
-        "jobs whose acknowledgement was lost": sum(
-            row["idempotency_key"] not in enqueued for row in evidence.tasks.values()
-        ),
-        "steps recorded": len(steps),
-        "steps run again before they were recorded": len(evidence.of("effect")) - len(steps),
-        "steps whose process died between the record and the acknowledgement": sum(
-            (task, label, row["attempt"]) not in acks for (task, label), row in steps.items()
-        ),
-        "steps replayed": sum(
-            (step := steps.get((line.task, line.step))) is not None and step["attempt"] < line.attempt
-            for line in evidence.of("ack")
-        ),
-        "attempts": dict(outcomes),
-        "most attempts of a job": max((row["attempt"] for row in evidence.tasks.values()), default=0),
-        "most losses in a row": most_losses(evidence),
-        "zombies": sum(line.kind == "resume" and line.text == "taken over" for line in evidence.lines),
-        "zombies' writes that were refused": len(evidence.of("refused")),
-        "steps begun by overtaken zombies": sum(
-            line.kind == "effect" and overtaken for line, overtaken in with_overtaken(evidence)
-        ),
-        "leases lost": len(evidence.of("lost")),
-        "ms to run again after a kill": quantiles(recovery_times(evidence)),
-    }
-
-
-def most_losses(evidence: Evidence) -> int:
-    """The longest row of attempts of one job that were lost without a recorded step."""
-    recorded = {(row["task_id"], row["attempt"]) for row in evidence.rows["steps"]}
-    longest = 0
-    current: Counter[str] = Counter()
-    for row in sorted(evidence.rows["attempts"], key=lambda row: (row["task_id"], row["attempt"])):
-        task = row["task_id"]
-        progressed = row["outcome"] != "lost" or (task, row["attempt"]) in recorded
-        current[task] = int(row["outcome"] == "lost") if progressed else current[task] + 1
-        longest = max(longest, current[task])
-    return longest
-
-
-def recovery_times(evidence: Evidence) -> list[float]:
-    """Milliseconds from a kill, or the start of the supervisor that came after it, until a hit job runs again."""
-    waiting: dict[str, int] = {}
-    inside: dict[str, int] = {}
-    times = []
-    for line in evidence.lines:
-        if line.kind == "enter":
-            if (since := waiting.pop(line.task, None)) is not None:
-                times.append((line.ns - since) / 1e6)
-            inside[line.task] = line.pid
-        elif line.kind == "leave":
-            inside.pop(line.task, None)
-        elif line.kind == "kill":
-            waiting.update({task: line.ns for task, pid in inside.items() if pid == line.pid})
-        elif line.kind == "spawn":
-            waiting = dict.fromkeys(waiting, line.ns)
-    return times
-
-
-def quantiles(values: list[float]) -> dict[str, float]:
-    """The middle, the 99th hundredth and the largest."""
-    ordered = sorted(values)
-    if not ordered:
-        return {}
-    places = {"p50": len(ordered) // 2, "p99": len(ordered) * 99 // 100, "max": len(ordered) - 1}
-    return {name: round(ordered[place], 1) for name, place in places.items()}

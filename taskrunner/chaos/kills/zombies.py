@@ -24,5 +24,5 @@ def run(order: Order) -> Tally:
     pauses = order.share(ZOMBIES)
     lanes = min(LANES, pauses)
     shares = [pauses // lanes + (number < pauses % lanes) for number in range(lanes)]
-    plan = {"moments": {"pause": 1.0}, "supervisors": 2, "pace": 0.2, "lease": 1.5, "plant": "deaf"}
+    plan = {"moments": {"pause": 1.0}, "supervisors": 2, "pace": 0.2, "lease": 2.0, "plant": "deaf"}
     return tally(order, [Plan(rounds=share, **plan) for share in shares], ALSO)  # type: ignore[arg-type]
