@@ -18,6 +18,7 @@ from taskrunner.core.durations import Duration, seconds
 from taskrunner.core.errors import InvalidInput, NotOpen
 from taskrunner.core.events import Events, Listener
 from taskrunner.core.model import JSON
+from taskrunner.core.redaction import redaction_of
 from taskrunner.core.settings import Settings, read_pyproject, resolve
 from taskrunner.resources.sessions import Sessions
 from taskrunner.runtime import origin
@@ -45,6 +46,10 @@ class TaskRunner(Opening, Tasks, Enqueueing):
     `lifespan` gets the runner and gives an async context manager, whose value is `ctx.resources`: each process that
     runs bodies (a supervisor, or each of its children) enters it before its first claim, and leaves it after its last
     attempt has ended; clients do not.
+
+    `redact` names keys whose values are hidden in logs, events, errors' texts and the command line, such as
+    `["password", "*_token"]`; or is a function that gets a JSON value, or a text, and gives what may be seen of it.
+    The store keeps the values themselves. SECURITY.md says what is covered, and what is not.
     """
 
     def __init__(
@@ -66,10 +71,12 @@ class TaskRunner(Opening, Tasks, Enqueueing):
         keep_finished: Duration | None = None,
         allow_unsafe_mount: bool = False,
         lifespan: Callable[[TaskRunner], AbstractAsyncContextManager[Any]] | None = None,
+        redact: Sequence[str] | Callable[[JSON], JSON] = (),
     ) -> None:
         Tasks.__init__(self)
         Opening.__init__(
             self,
+            redaction_of(redact),
             db=db,
             durability=durability,
             lease=lease,

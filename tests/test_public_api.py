@@ -43,7 +43,7 @@ CALLS: dict[str, str | list[str]] = {
     "Bridge.iterate": "self, items, /",
     "TaskRunner": """db=None, /, *, durability=None, lease=None, heartbeat=None, sweep=None, grace=None,
         max_losses=None, max_retries=None, max_payload=None, busy_timeout=None, keep_finished=None,
-        allow_unsafe_mount=False, lifespan=None""",
+        allow_unsafe_mount=False, lifespan=None, redact=()""",
     "TaskRunner.handle": "self, task_id, /",
     "TaskRunner.include": "self, tasks, /, *more",
     "TaskRunner.limit": "self, *, queue, concurrency",

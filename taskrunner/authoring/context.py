@@ -117,7 +117,7 @@ class TaskContext(StepRunner):
         """
         if self._log is None:
             known = {"task_id": self._task.id, "task_type": self._task.type, "attempt": self._task.attempt}
-            self._log = logger_for(known, self._recorder.lines)
+            self._log = logger_for(known, self._recorder.lines, self._recorder.redaction)
         return self._log
 
     @property

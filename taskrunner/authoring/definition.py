@@ -23,6 +23,7 @@ from taskrunner.core.errors import InvalidInput, NotOpen, UnknownTask
 from taskrunner.core.hints import target_of
 from taskrunner.core.model import JSON, NewTask, TaskType
 from taskrunner.core.places import shown
+from taskrunner.core.redaction import Redaction
 from taskrunner.core.states import OnConflict
 
 P = ParamSpec("P")
@@ -49,6 +50,11 @@ class BoundTask(msgspec.Struct, Generic[R_co], frozen=True):
 
 class Host(Client, Protocol):
     """Who enqueues: a task runner, as its tasks see it."""
+
+    @property
+    def redaction(self) -> Redaction:
+        """What is hidden of the values of its tasks."""
+        ...
 
     @property
     def is_open(self) -> bool:

@@ -17,9 +17,11 @@ import msgspec
 from taskrunner.core.durations import stamp
 from taskrunner.core.errors import error_text, safe_text
 from taskrunner.core.places import shown
+from taskrunner.core.redaction import Redaction
+from taskrunner.core.traces import traceback_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from structlog.typing import EventDict, FilteringBoundLogger
 
@@ -33,6 +35,9 @@ MOST_TEXT: Final = 4_096
 
 _SLACK: Final = 64
 """Characters by which a text may be longer that says of itself that it was cut."""
+
+_LONGEST: Final = 1_000_000
+"""Characters of an event or a traceback that are looked through."""
 
 _ADDED: Final = ("level", "timestamp")
 """What processors add of which a row has columns of its own."""
@@ -68,11 +73,11 @@ class LogLines:
         self.waiting.extendleft(reversed(lines))
 
 
-def logger_for(known: Mapping[str, object], lines: LogLines) -> FilteringBoundLogger:
+def logger_for(known: Mapping[str, object], lines: LogLines, redaction: Redaction) -> FilteringBoundLogger:
     """The program's own structlog logger, with what is known of the attempt; its lines are kept as well."""
     import structlog  # it loads rich when that is there: 0.1 s that only who logs has to wait for
 
-    tee = _Tee(structlog.get_config()["processors"], known, lines)
+    tee = _Tee(structlog.get_config()["processors"], known, lines, redaction)
     logger = structlog.wrap_logger(None, processors=[tee], logger_factory_args=("taskrunner.task",))
     bound: FilteringBoundLogger = logger.bind(**known)
     return bound
@@ -81,14 +86,24 @@ def logger_for(known: Mapping[str, object], lines: LogLines) -> FilteringBoundLo
 class _Tee:
     """Stands for the configured processors: the very list, which `structlog.testing.capture_logs` changes in place."""
 
-    def __init__(self, processors: Iterable[Callable[..., Any]], known: Mapping[str, object], lines: LogLines) -> None:
+    def __init__(
+        self,
+        processors: Sequence[Callable[..., Any]],
+        known: Mapping[str, object],
+        lines: LogLines,
+        redaction: Redaction,
+    ) -> None:
         self._processors = processors
+        self._redaction = redaction
         self._known = known
         self._lines = lines
 
     def __call__(self, logger: Any, name: str, event_dict: EventDict) -> Any:  # noqa: ANN401 - as structlog has them
         given, told = frozenset(event_dict), event_dict
-        for processor in self._processors:
+        last = len(self._processors) - 1
+        for place, processor in enumerate(self._processors):
+            if place == last and self._redaction.is_active:
+                event_dict = self._redacted(event_dict)
             if isinstance(event_dict, dict):
                 told = event_dict.copy()
             event_dict = processor(logger, name, event_dict)
@@ -100,6 +115,20 @@ class _Tee:
             fields["exception"] = error
         self._lines.keep(name, fields.pop("event", ""), fields)
         return event_dict
+
+    def _redacted(self, event_dict: EventDict) -> EventDict:
+        """A line as it may be seen: what earlier processors have added to it, too, such as an error's traceback."""
+        redaction, seen = self._redaction, dict(event_dict)
+        error = _error_of(seen.pop("exc_info", None))
+        if error is not None:
+            seen["exception"] = traceback_text(error)
+        texts = {name: seen.pop(name) for name in ("event", "exception", "stack") if name in seen}
+        ours = {name: seen.pop(name) for name, value in self._known.items() if seen.get(name) is value}
+        ours |= {name: seen.pop(name) for name in _ADDED if name in seen}
+        redaction.learn(seen)
+        hidden = redaction.value(seen) if seen else {}
+        ours |= hidden if isinstance(hidden, dict) else {"fields": hidden}
+        return ours | {name: redaction.text(safe_text(_text(text), _LONGEST)) for name, text in texts.items()}
 
 
 def _fields(fields: Mapping[str, Any]) -> str:
@@ -135,6 +164,11 @@ def _text(value: object) -> str:
 
 def _error(exc_info: object) -> str | None:
     """What of an error is kept where the last processor would have printed its traceback."""
+    error = _error_of(exc_info)
+    return None if error is None else error_text(error)
+
+
+def _error_of(exc_info: object) -> BaseException | None:
     error = exc_info[1] if isinstance(exc_info, tuple) and len(exc_info) > 1 else exc_info
     error = sys.exc_info()[1] if error is True else error
-    return error_text(error) if isinstance(error, BaseException) else None
+    return error if isinstance(error, BaseException) else None

@@ -12,6 +12,7 @@ from taskrunner.authoring.history import History, Number
 from taskrunner.authoring.log_lines import LogLines
 from taskrunner.core.errors import AttemptOver, LeaseLost, NonDeterministicStep, StoreBusy
 from taskrunner.core.loop import Reply, detach, has_ended, has_returned
+from taskrunner.core.redaction import NOTHING, Redaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -55,8 +56,12 @@ class _Pending:
 class Recorder:
     """One attempt's pen. It belongs to the event loop."""
 
-    def __init__(self, store: Store, fence: Fence, clock: Clock, history: History) -> None:
+    def __init__(
+        self, store: Store, fence: Fence, clock: Clock, history: History, redaction: Redaction = NOTHING
+    ) -> None:
         self.store = store
+        self.redaction = redaction
+        """What is hidden of this task's values in what people see."""
         self.fence = fence
         self.clock = clock
         self.history = history
@@ -202,7 +207,7 @@ class Recorder:
     def show(self, fraction: float, message: str) -> None:
         """Keep the latest progress; it is written with the next step, or by `take_shown`."""
         shown = self._progress[0] if self._progress else 0.0
-        self._progress = (max(shown, fraction), message)
+        self._progress = (max(shown, fraction), self.redaction.text(message))
 
     def take_shown(self) -> list[Statement]:
         """The progress and the lines of the log that are not yet written, if the attempt still may write."""

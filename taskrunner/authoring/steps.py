@@ -149,7 +149,7 @@ class StepRunner:
         except Retry:
             raise
         except Exception as error:
-            failed = StepFailed(number.label, error_type_of(error), error_text(error))
+            failed = StepFailed(number.label, error_type_of(error), recorder.redaction.text(error_text(error)))
             described = (failed.error_type, failed.details)
             if isinstance(error, Fail):
                 described = (_FAIL, failed.details.removeprefix(f"{failed.error_type}: "))
@@ -159,6 +159,8 @@ class StepRunner:
             raise failed from error
         what = f"the result of step {number.label!r}"
         text, value = payload.record(result, returns, name=what, error=InvalidResult, limit=self.max_payload)
+        if recorder.redaction.is_active:
+            recorder.redaction.learn({number.name: payload.decode(text, Any, name=what, error=InvalidResult)})
         await recorder.write([recorder.step(number, digest, value=text), *writes], number)
         recorder.step_recorded()
         return value

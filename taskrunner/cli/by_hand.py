@@ -18,6 +18,7 @@ from taskrunner.cli.common import Door, door_options, json_option
 from taskrunner.cli.endings import DONE, FAILED, NOT_FOUND
 from taskrunner.cli.listing import pages, print_tasks
 from taskrunner.cli.reading import document_of, open_to_read, readable, require_store, settings_of
+from taskrunner.cli.veil import Veil
 from taskrunner.core.errors import safe_text
 from taskrunner.core.states import RETRIABLE, Status
 from taskrunner.storage.bulk import BATCH, Answer, Done
@@ -199,7 +200,8 @@ async def _do(
 
 async def _look(door: Door, chosen: Sequence[Filter], ids: Sequence[str]) -> list[Listed]:
     async with open_to_read(settings_of(door)) as store:
-        named = [readable(await store.listing.one(task_id)) for task_id in ids]
+        veil = await Veil.of(store)
+        named = [veil.task(readable(await store.listing.one(task_id))) for task_id in ids]
         return named + [one for each in chosen async for one in pages(store, each)]
 
 

@@ -13,6 +13,7 @@ from taskrunner.cli import terminal
 from taskrunner.cli.choosing import filter_of, filter_options
 from taskrunner.cli.common import Door, door_options, json_option
 from taskrunner.cli.reading import document_of, open_to_read, percent, readable, settings_of, status_of, time_of
+from taskrunner.cli.veil import Veil
 from taskrunner.core.model import Queue
 from taskrunner.core.states import STATUSES
 from taskrunner.storage.listing import Filter, Listed, Place
@@ -72,11 +73,12 @@ async def pages(
     store: Store, chosen: Filter, *, limit: int | None = None, after: Place | None = None
 ) -> AsyncIterator[Listed]:
     """The tasks that a filter means, the newest first, marked where they cannot be read; `limit` None: all of them."""
+    veil = await Veil.of(store)
     while limit is None or limit > 0:
         size = _PAGE if limit is None else min(limit, _PAGE)
         page = await store.listing.page(chosen, limit=size, after=after)
         for each in page:
-            yield readable(each)
+            yield veil.task(readable(each))
         if len(page) < size:
             return
         limit, after = None if limit is None else limit - size, page[-1].place

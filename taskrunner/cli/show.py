@@ -25,6 +25,7 @@ from taskrunner.cli.reading import (
 )
 from taskrunner.cli.reasons import MOST_BEFORE, Scene, why
 from taskrunner.cli.supervisors import Supervisor, find_supervisors
+from taskrunner.cli.veil import Veil
 from taskrunner.core.clock import Clock
 from taskrunner.core.errors import StoreError
 from taskrunner.core.model import JSON, Attempt, HandRetry, Step, Task
@@ -104,6 +105,16 @@ async def _find(store: Store, task_id: str) -> Found:
     found.steps = await _read(store.journal.steps(history), "steps", found.troubles)
     found.retries = await _read(store.journal.retries(task_id), "retries", found.troubles)
     found.children = await store.listing.page(Filter(parent_task_id=task_id), limit=_CHILDREN)
+    return _veiled(found, await Veil.of(store))
+
+
+def _veiled(found: Found, all_of: Veil) -> Found:
+    veil = all_of.over(found.listed, found.steps)
+    found.listed, found.raw, found.why = veil.task(found.listed), veil.raw(found.raw), veil.text(found.why) or ""
+    found.attempts = [veil.attempt(each) for each in found.attempts]
+    found.steps = [veil.step(each) for each in found.steps]
+    found.retries = [veil.retry(each) for each in found.retries]
+    found.children = [all_of.task(readable(each)) for each in found.children]
     return found
 
 
@@ -138,7 +149,7 @@ def _document(found: Found) -> JSON:
         "attempts": [as_json(each) | {"place": found.places.get(each.owner)} for each in found.attempts],
         "steps": [as_json(step) | {"value": decoded(step.value)} for step in found.steps],
         "retries": [as_json(each) for each in found.retries],
-        "children": [document_of(readable(each)) for each in found.children],
+        "children": [document_of(each) for each in found.children],
         "unreadable": found.troubles,
     }
 

@@ -13,10 +13,12 @@ from taskrunner.cli import terminal
 from taskrunner.cli.common import Door, door_options
 from taskrunner.cli.endings import DONE, FAILED, WAIT_TIMED_OUT, Trouble
 from taskrunner.cli.reading import decoded, open_to_read, percent, readable, settings_of, status_of, time_of
+from taskrunner.cli.veil import Veil
 from taskrunner.core.durations import seconds, stamp
 from taskrunner.core.errors import StoreError
 from taskrunner.core.model import JSON, Attempt, LogLine, Step, Task
 from taskrunner.core.states import TERMINAL
+from taskrunner.storage.listing import Listed
 from taskrunner.storage.store import Store
 from taskrunner.storage.tasks import task_topic
 
@@ -70,6 +72,7 @@ class _Tail:
         self._line = 0
         self._progress: tuple[float, str] = (0.0, "")
         self._state: tuple[object, ...] = ()
+        self._veil: Veil | None = None
 
     async def follow(self, patience: float | None) -> int | None:
         """Tell all there is, and then what comes, for so many seconds at most; None: it goes on."""
@@ -84,13 +87,15 @@ class _Tail:
 
     async def _look(self) -> int | None:
         """Tell what is new; the exit code, if there is nothing more to come."""
-        listed = readable(await self._store.listing.one(self._id))
+        found = readable(await self._store.listing.one(self._id))
+        self._veil = (self._veil or await Veil.of(self._store)).over(found)
+        listed = self._veil.task(found)
         task = listed.task
         if task is None:
             self._tell({"kind": "unreadable", "id": self._id, "trouble": listed.trouble})
             return DONE
         try:
-            past = [*await self._new_steps(task), *await self._new_lines(), *await self._attempts()]
+            past = await self._past(task, found, self._veil)
         except (StoreError, ValueError, TypeError) as error:
             self._tell({"kind": "unreadable", "id": self._id, "trouble": f"its attempts, steps or log ({error})"})
             past = []
@@ -103,19 +108,19 @@ class _Tail:
             return None
         return DONE if task.status == "completed" else FAILED
 
-    async def _attempts(self) -> list[tuple[datetime, dict[str, JSON]]]:
-        new = [each for each in await self._store.journal.attempts(self._id) if each.attempt > self._attempt]
-        if new:
-            self._attempt = new[-1].attempt
-        return [(each.ended_at, _of_attempt(each)) for each in new]
-
-    async def _new_steps(self, task: Task) -> list[tuple[datetime, dict[str, JSON]]]:
-        new, self._place = await self._store.journal.steps_after(task.history_id, self._place)
-        return [(each.created_at, _of_step(each)) for each in new]
-
-    async def _new_lines(self) -> list[tuple[datetime, dict[str, JSON]]]:
-        new, self._line = await self._store.journal.log_after(self._id, self._line)
-        return [(each.at, _of_line(each)) for each in new]
+    async def _past(self, task: Task, found: Listed, veil: Veil) -> list[tuple[datetime, dict[str, JSON]]]:
+        """What is new of its steps, its log and its ended attempts, as it may be seen."""
+        steps, self._place = await self._store.journal.steps_after(task.history_id, self._place)
+        lines, self._line = await self._store.journal.log_after(self._id, self._line)
+        attempts = [each for each in await self._store.journal.attempts(self._id) if each.attempt > self._attempt]
+        if attempts:
+            self._attempt = attempts[-1].attempt
+        self._veil = veil = veil.over(found, steps)
+        return [
+            *((each.created_at, _of_step(veil.step(each))) for each in steps),
+            *((each.at, _of_line(veil.line(each))) for each in lines),
+            *((each.ended_at, _of_attempt(veil.attempt(each))) for each in attempts),
+        ]
 
     def _tell_progress(self, task: Task) -> None:
         progress = (task.progress, task.progress_message)

@@ -6,6 +6,7 @@ no say.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from inspect import isawaitable
@@ -63,6 +64,10 @@ class RunningTask(Watched):
         self._host = host
         self._result: Any = None
         self._error: BaseException | None = None
+
+    def seen(self, text: str) -> str:
+        """A text of the body's as people may see it: without what its runner hides."""
+        return self.recorder.redaction.text(text)
 
     def take_no_more(self, reason: Reason) -> None:
         """Have the body take no new steps from now on. From any thread: the loop may be blocked by this very body."""
@@ -225,7 +230,10 @@ class Here:
             TaskRunnerError: its rows are odd, or its session is gone; so do ValueError and TypeError.
         """
         recorded = await self._store.journal.steps(task.history_id) if task.attempt > 1 else []
-        recorder = Recorder(self._store, task.fence, self._clock, History(recorded))
+        redaction = self._host.redaction
+        if redaction.is_active:
+            redaction = redaction.apart(task.input, *({step.name: _plain(step.value)} for step in recorded))
+        recorder = Recorder(self._store, task.fence, self._clock, History(recorded), redaction)
         session = None
         if task.session_id is not None:
             row = await self._store.messages.session(task.session_id)
@@ -236,6 +244,13 @@ class Here:
 
     def let_go(self) -> None:
         """Do nothing: here is always room."""
+
+
+def _plain(text: str | None) -> object:
+    try:
+        return None if text is None else json.loads(text)
+    except (ValueError, RecursionError):  # something else wrote it: who needs it will say so
+        return None
 
 
 def _single_errors(error: BaseException) -> Iterator[BaseException]:

@@ -15,6 +15,7 @@ from taskrunner.core.bridge import Bridge
 from taskrunner.core.clock import Clock
 from taskrunner.core.errors import NotOpen
 from taskrunner.core.loop import FORKED, LoopRef
+from taskrunner.core.redaction import Redaction
 from taskrunner.core.settings import Settings, read_pyproject, resolve
 from taskrunner.runtime import origin
 from taskrunner.storage.store import Store
@@ -23,7 +24,9 @@ from taskrunner.storage.store import Store
 class Opening:
     """What can be opened and closed. `code` are the settings that the program gives; None: not given."""
 
-    def __init__(self, **code: object) -> None:
+    def __init__(self, redaction: Redaction, /, **code: object) -> None:
+        self.redaction = redaction
+        """What is hidden of the values of its tasks."""
         self._code = code
         self._override: dict[str, object] = {}
         self._clock = Clock()
@@ -113,7 +116,9 @@ class Opening:
         try:
             settings = self.settings
             async with AsyncExitStack() as stack:
-                self._store = await stack.enter_async_context(Store.open(settings, self._clock))
+                store = await stack.enter_async_context(Store.open(settings, self._clock))
+                await store.redactions.add(self.redaction.keys)
+                self._store = store
                 self._closing = stack.pop_all()
             self._settings = settings
         except BaseException:

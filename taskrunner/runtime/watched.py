@@ -92,13 +92,17 @@ class Watched(ABC):
         error = TimeoutError(f"the attempt took longer than its timeout of {self.task.timeout:g} seconds")
         return self.failed(error, self.definition.policy.delay(error, self.task.retry_count))
 
+    def seen(self, text: str) -> str:
+        """A text of the body's as people may see it."""
+        return text
+
     def failed(self, error: BaseException, retry_in: float | None) -> Statement:
         """The attempt has ended with an error; `retry_in`: seconds until it is run again, None: it failed for good."""
         return self.tasks.fail(
             self.task.fence,
             error_type=error_type_of(error),
-            error_message=error_text(error),
-            traceback=traceback_text(error) if error.__traceback__ is not None else None,
+            error_message=self.seen(error_text(error)),
+            traceback=self.seen(traceback_text(error)) if error.__traceback__ is not None else None,
             retry_in=retry_in,
         )
 

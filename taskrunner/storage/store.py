@@ -12,6 +12,7 @@ from taskrunner.storage.listing import Listing
 from taskrunner.storage.messages import MessageStore
 from taskrunner.storage.owners import Owners
 from taskrunner.storage.queues import Queues
+from taskrunner.storage.redactions import Redactions
 from taskrunner.storage.retention import Retention
 from taskrunner.storage.sqlite import SQLiteEngine
 from taskrunner.storage.stats import Stats
@@ -40,6 +41,7 @@ class Store:
         self.messages = MessageStore(engine, clock)
         self.owners = Owners(engine, clock)
         self.queues = Queues(engine, clock)
+        self.redactions = Redactions(engine)
         self.retention = Retention(engine)
 
     @classmethod

@@ -16,6 +16,7 @@ from taskrunner.authoring.definition import BoundTask, Host, R, TaskDefinition, 
 from taskrunner.authoring.handle import TaskHandle
 from taskrunner.core.errors import InvalidInput, NotOpen, UnknownTask
 from taskrunner.core.model import NewTask, TaskType
+from taskrunner.core.redaction import NOTHING
 from tests.unit.functions import research
 from tests.unit.samples import Silent
 
@@ -33,6 +34,7 @@ class Desk(Tasks):
         self.name = name
         self.is_open = is_open
         self.taken: list[BoundTask[Any]] = []
+        self.redaction = NOTHING
 
     @property
     def store(self) -> Store:

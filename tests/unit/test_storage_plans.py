@@ -141,6 +141,7 @@ def test_every_statement_is_known_to_these_tests() -> None:
         "create_session", "foreign_key_check", "forget_queue", "forget_supervisors", "forget_writer",
         "forget_writers", "has_statistics", "integrity_check", "last_commit", "left_children", "living_supervisors",
         "lose", "mark_commit", "queue_is_known", "queues", "record_children", "record_migration",
+        "redact", "redactions",
         "register_supervisor", "register_type", "schema_objects", "schema_version", "sessions_newest",
         "set_aside_unreadable", "statistics", "supervisors", "table_sizes", "task_ids", *invariants(),
     }  # fmt: skip

@@ -187,6 +187,11 @@ CREATE TABLE queues(
   CHECK (typeof(name) = 'text')
 ) WITHOUT ROWID;
 
+-- Keys whose values are hidden from people, as programs of this store have named them.
+CREATE TABLE redactions(
+  key TEXT PRIMARY KEY CHECK (typeof(key) = 'text')
+) WITHOUT ROWID;
+
 -- One row for each run of a supervisor process; its lease covers every task that it runs.
 CREATE TABLE supervisors(
   id TEXT PRIMARY KEY,
