@@ -30,6 +30,7 @@ _LEVELS: Final = {
     "task.fenced": "warning",
     "lease.lost": "warning",
     "loop.blocked": "warning",
+    "supervisor.abandoned": "warning",
     "supervisor.buried": "warning",
 }
 """Events that are more than news."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
 import anyio
 import click
@@ -41,13 +42,27 @@ def run_command(door: Door, /, app: str, *, until_idle: bool, **knobs: Any) -> N
 
 
 async def _supervise(runner: TaskRunner, *, until_idle: bool) -> None:
-    """Run the supervisor, and end with it: a body that ignores every cancellation would keep the process for ever."""
+    """Run the supervisor, and end with it: a body that ignores every cancellation would keep the process for ever.
+
+    So would one that blocks the event loop: once all is handed back after a second signal, nothing is waited for.
+    """
     leaked: list[object] = []
     runner.on("task.leaked", leaked.append)
+    runner.on("*", _leave_if_abandoned)  # heard after the log has been written
     async with reported(runner, os.environ):
         await runner.run(until_idle=until_idle)
     if leaked:
-        with suppress(OSError):
-            sys.stdout.flush()
-            sys.stderr.flush()
-        os._exit(DONE)  # the store is closed; what is left running was fenced and reported
+        _leave()
+
+
+def _leave_if_abandoned(event: Mapping[str, Any]) -> None:
+    if event["event"] == "supervisor.abandoned":
+        _leave()
+
+
+def _leave() -> NoReturn:
+    """End without a word to what is left running: it was fenced and reported."""
+    with suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(DONE)

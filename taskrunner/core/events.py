@@ -24,6 +24,7 @@ EVENTS: Final = (
     "lease.lost",
     "loop.blocked",
     "store.trouble",
+    "supervisor.abandoned",
     "supervisor.buried",
     "supervisor.ready",
     "supervisor.started",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING
 
 import anyio
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from taskrunner.core.model import Task
     from taskrunner.runtime.workshop import Workshop
     from taskrunner.storage.claims import Recovered
-    from taskrunner.storage.engine import Row, Statement
+    from taskrunner.storage.engine import Outcome, Row, Statement
 
 WRITE_AGAIN = 0.5
 """Seconds after which an end that met a locked or full store is written again."""
@@ -30,6 +32,9 @@ class Ends:
         self._clock = workshop.clock
         self._events = workshop.events
         self._owner = owner
+        self._engine = workshop.store.engine
+        self.is_abandoned = False
+        """Whether everything was handed back while the event loop did not turn."""
 
     async def write(
         self,
@@ -88,6 +93,25 @@ class Ends:
             except StoreBusy as error:
                 self._events.trouble(error, self._clock.monotonic())
                 await anyio.sleep(WRITE_AGAIN)
+
+    def abandon(self, left: list[Task]) -> None:
+        """Hand the last tasks back past the event loop, and tell when that is written; from any thread."""
+
+        def tell() -> None:
+            self.is_abandoned = True
+            self._events.warn("supervisor.abandoned", supervisor_id=self._owner)
+
+        def done(task: Task, _outcome: Outcome) -> None:
+            left.remove(task)
+            if not left:
+                tell()
+
+        if not left:
+            tell()
+        for task in tuple(left):
+            unit = self._tasks.ending(task.fence, self._tasks.release(task.fence))
+            with suppress(StoreError):  # it is closed: the loop turns again
+                self._engine.submit(unit, partial(done, task))
 
     def tell(self, task: Task, statement: Statement, status: str | None) -> None:
         """Tell of an end that is written; `status` is what it made of the task, None when the task is another's."""

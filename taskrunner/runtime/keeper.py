@@ -56,13 +56,13 @@ class Keeper:
         self._group = group
         self._on_free = on_free
         self._loop = LoopRef()
-        self._watchdog = Watchdog(self._clock, self._events, self._settings.grace, self._force)
+        self._watchdog = Watchdog(self._clock, self._events, self._settings.grace, self._force, self._abandon)
         self._empty = anyio.Event()
         self._failure: Reply[BaseException] = Reply()
         self._asked: set[tuple[str, int]] = set()
         self._over: Reason | None = None
         self.running: dict[str, Watched] = {}
-        self.starting = 0
+        self.starting: dict[tuple[str, int], Task] = {}
         self.suspect: str | None = None
         """The suspect that runs here and has recorded no step yet: it may end this process, so nothing joins it."""
         self._settling = 0
@@ -86,7 +86,7 @@ class Keeper:
         """How many more tasks may be claimed: a claim is written behind the ends that are on their way."""
         if not self._place.is_ready or (self.suspect is not None and not self._place.shields):
             return 0
-        return self.slots - len(self.running) - self.starting + self._settling
+        return self.slots - len(self.running) - len(self.starting) + self._settling
 
     @property
     def is_empty(self) -> bool:
@@ -102,7 +102,7 @@ class Keeper:
         elif not run:
             await self.ends.write(task.fence, self._store.tasks.release(task.fence))
         else:
-            self.starting += 1
+            self.starting[task.id, task.attempt] = task
             if task.is_suspect:
                 self.suspect = task.id
             detach(partial(self._keep, task, definition))
@@ -129,6 +129,10 @@ class Keeper:
         for running in list(self.running.values()):
             running.interrupt("stop")
             self._watchdog.force_after(running, patience)
+
+    def hurry(self) -> None:
+        """Have the watchdog hand everything back if the loop does not turn; from a signal's handler."""
+        self._watchdog.hurried = True
 
     def abandon_all(self) -> None:
         """The lease is lost: every body has to end, and nothing of it will be kept."""
@@ -169,7 +173,7 @@ class Keeper:
             running = await self._begin(task, definition)
         except BaseException as error:  # noqa: BLE001 - the supervisor has to hear of it
             self._failure.give(error)
-        self.starting -= 1
+        del self.starting[task.id, task.attempt]
         if running is None:
             self._trust(task.id)
             self._freed()
@@ -299,6 +303,7 @@ class Keeper:
                 running.force_at, running.forced = None, False
                 self._watchdog.force_after(running, WRITE_AGAIN)
                 return
+            running.written = True
             if isinstance(outcome, StoreError) and not isinstance(outcome, Refused):
                 self._loop.post(self._fail, running, outcome)
                 return
@@ -310,6 +315,10 @@ class Keeper:
             self._store.engine.submit(unit, done)
         except StoreError:
             self._loop.post(self._let_go, running)
+
+    def _abandon(self) -> None:
+        """Hand back what has not begun, after all the others; in the watchdog's thread."""
+        self.ends.abandon(list(self.starting.values()))
 
     def _progress_written(self, running: Watched) -> Callable[[Outcome], None]:
         def done(outcome: Outcome) -> None:

@@ -19,6 +19,7 @@ from taskrunner.runtime.keeper import Keeper
 from taskrunner.runtime.leases import Lease
 from taskrunner.runtime.pool import Pool
 from taskrunner.runtime.retention import Pruner
+from taskrunner.runtime.watchdog import CLEAN_UP
 from taskrunner.storage.changes import CANCEL, OWNERS, WORK
 
 if TYPE_CHECKING:
@@ -30,9 +31,6 @@ if TYPE_CHECKING:
 
 SHOW_PROGRESS = 0.25
 """Seconds between two writes of the progress and the log that no step has carried along."""
-
-CLEAN_UP = 1.0
-"""Seconds that a body has to unwind when its supervisor stops and the grace is over."""
 
 MEET = 0.5
 """Seconds between two looks at the other supervisors at most, where no newcomer can ring us: it must be known, and
@@ -74,6 +72,20 @@ class Supervisor:
         self._wake()
         if at_once and self._keeper is not None:
             self._keeper.hand_back(CLEAN_UP)
+
+    def note_signal(self, *, at_once: bool) -> None:
+        """Know that `stop` is going to be called when the event loop turns; with `at_once` it is not waited for.
+
+        It takes no lock: it is called in the midst of whatever the main thread is doing.
+        """
+        self._stopping = True
+        if at_once and self._keeper is not None:
+            self._keeper.hurry()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether everything was handed back while the event loop did not turn."""
+        return self._keeper is not None and self._keeper.ends.is_abandoned
 
     async def run(
         self, *, until_idle: bool = False, task_status: anyio.abc.TaskStatus[None] = anyio.TASK_STATUS_IGNORED

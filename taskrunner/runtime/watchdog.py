@@ -1,7 +1,8 @@
 """The watchdog: a thread that ends attempts on time, whatever the event loop is doing.
 
 At an attempt's timeout it asks the body to end; when the grace is over it writes the end itself, past the loop. It also
-notices that the loop is blocked, and names the task that blocks it, once.
+notices that the loop is blocked, and names the task that blocks it, once; and when everything has to be handed back at
+once, it does so in its place.
 """
 
 from __future__ import annotations
@@ -21,18 +22,36 @@ if TYPE_CHECKING:
 BLOCKED_AFTER = 1.0
 """Seconds without an answer of the event loop after which it counts as blocked."""
 
+CLEAN_UP = 1.0
+"""Seconds that a body has to unwind when its supervisor stops and the grace is over."""
+
 LOOK = 0.25
 """Seconds between two questions to the event loop while something runs."""
 
 
 class Watchdog:
-    """Watches the running attempts of one supervisor. `force` writes an attempt's end; it is called in the thread."""
+    """Watches the running attempts of one supervisor.
 
-    def __init__(self, clock: Clock, events: Events, grace: float, force: Callable[[Watched], None]) -> None:
+    `force` writes an attempt's end, and `abandon` is called once all are written that had to be because the loop did
+    not turn; both in the thread.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        events: Events,
+        grace: float,
+        force: Callable[[Watched], None],
+        abandon: Callable[[], None] = lambda: None,
+    ) -> None:
         self._clock = clock
         self._events = events
         self._grace = grace
         self._force = force
+        self._abandon = abandon
+        self._abandoned = False
+        self.hurried = False
+        """Whether everything has to be handed back at once: set by a signal's handler, which may take no lock."""
         self._loop = LoopRef()
         self._running: set[Watched] = set()
         self._door = threading.Lock()
@@ -93,8 +112,21 @@ class Watchdog:
             self._asked_at = None
             return None if self._asleep else LOOK  # to be woken for each task costs a busy supervisor more than a look
         self._ask(now, running)
+        if self.hurried and self._asked_at is not None and now - self._asked_at >= LOOK:
+            self._hand_back(now, running)
         moments = [each.deadline for each in running] + [each.force_at for each in running if not each.forced]
         return min([LOOK, *(max(0.0, moment - now) for moment in moments if moment is not None)])
+
+    def _hand_back(self, now: float, running: list[Watched]) -> None:
+        """Do what the loop would do if it turned; if it has not by then, nothing of all this is left to it."""
+        for each in running:
+            if each.reason is None:
+                each.take_no_more("stop")
+            if each.force_at is None or each.force_at > now + CLEAN_UP:
+                self.force_after(each, CLEAN_UP)
+        if all(each.written for each in running) and not self._abandoned:
+            self._abandoned = True
+            self._abandon()
 
     def _ask(self, now: float, running: list[Watched]) -> None:
         """Ask the loop for an answer; without one for too long, say once who blocks it."""

@@ -48,6 +48,8 @@ class Watched(ABC):
         """When the end is written whether the body has ended or not, in seconds of the monotonic clock."""
         self.forced = False
         """Whether the end is being written without a word of the body's."""
+        self.written = False
+        """Whether it has been written so."""
 
     @abstractmethod
     def when_it_records(self, tell: Callable[[], None]) -> None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import subprocess
+import sys
 import time
 from collections import Counter
 from pathlib import Path
 
+import anyio
 import pytest
 
 from taskrunner import TaskRunner
-from tests.integration.machine import EffectLog, program, quick, sql
+from tests.integration.machine import ROOT, EffectLog, program, quick, sql, until
 
 DEPLOY = """
 runner = TaskRunner(db, lease=3, heartbeat=0.5, sweep=0.1, grace=1.5)
@@ -200,6 +204,88 @@ main()
             assert time.monotonic() - began < 3
         task = await handle.task()
         assert (task.status, task.retry_count, task.losses) == ("pending", 0, 0)
+
+
+BLOCKED = """
+import os, time, anyio
+from taskrunner import TaskRunner
+runner = TaskRunner({db!r}, lease=3, heartbeat=0.5, sweep=0.1, grace=30)
+
+def effect(word):
+    with open({log!r}, "a") as file:
+        file.write(word + "\\n")
+
+@runner.task(max_retries=0)
+async def blocks(seconds: float) -> None:
+    effect("blocks")
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        time.sleep(end - time.monotonic())
+
+@runner.task(max_retries=0)
+async def beside() -> None:
+    effect("beside")
+    await anyio.sleep(60)
+
+if __name__ == "__main__":
+    anyio.run(runner.run)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("how", ["command", "program"])
+async def test_a_second_signal_is_heard_although_the_loop_is_blocked(
+    db: Path, tmp_path: Path, how: str, number: signal.Signals
+) -> None:
+    """A body blocks the event loop for a minute: a second signal hands all back, what was not begun too, unharmed.
+
+    `taskrunner run` ends with it. A program of one's own goes on until the body lets go, or a third signal comes.
+    """
+    log = EffectLog(tmp_path / "effects")
+    (tmp_path / "blocked_app.py").write_text(BLOCKED.format(db=str(db), log=str(log.path)), encoding="utf-8")
+    words = ["-m", "taskrunner", "run", "blocked_app:runner"] if how == "command" else ["blocked_app.py"]
+    async with quick(db) as client:
+        handles = [await client.enqueue("beside") for _ in range(2)]
+        handles += [await client.enqueue("blocks", {"seconds": 60})]
+        handles += [await client.enqueue("beside") for _ in range(3)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with subprocess.Popen([sys.executable, *words], cwd=tmp_path, env=environment, stderr=subprocess.PIPE) as run:
+            try:
+                assert log.wait_for(3) == ["beside", "beside", "blocks"]
+                run.send_signal(number)
+                time.sleep(0.5)
+                assert {await handle.status() for handle in handles} == {"running"}
+                run.send_signal(number)
+                await until(lambda: sql(db, "SELECT count(*) FROM tasks WHERE status = 'pending'") == [[6]], within=8)
+                if how == "program":
+                    await anyio.sleep(0.5)
+                    assert run.poll() is None
+                    run.send_signal(number)
+                error = run.communicate(timeout=8)[1].decode()
+            finally:
+                run.kill()
+        tasks = [await handle.task() for handle in handles]
+        assert {(task.attempt, task.retry_count, task.losses) for task in tasks} == {(1, 0, 0)}
+    assert run.returncode == {"command": 0, "program": -signal.SIGTERM if number == signal.SIGTERM else 0}[how]
+    assert error.count("supervisor.abandoned") == 1
+
+
+async def test_a_first_signal_counts_when_the_loop_turns(db: Path, tmp_path: Path) -> None:
+    """It came while a body blocked the event loop: nothing is claimed after that, and the body's end counts."""
+    log = EffectLog(tmp_path / "effects")
+    (tmp_path / "blocked_app.py").write_text(BLOCKED.format(db=str(db), log=str(log.path)), encoding="utf-8")
+    words = [sys.executable, "-m", "taskrunner", "run", "blocked_app:runner", "--concurrency", "1"]
+    async with quick(db) as client:
+        first = await client.enqueue("blocks", {"seconds": 1.5})
+        second = await client.enqueue("blocks", {"seconds": 0})
+        with subprocess.Popen(words, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}) as run:
+            try:
+                log.wait_for(1)
+                run.send_signal(signal.SIGTERM)
+                assert run.wait(8) == 0
+            finally:
+                run.kill()
+        assert (await first.status(), await second.status()) == ("completed", "pending")
 
 
 TWO = """
