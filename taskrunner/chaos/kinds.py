@@ -71,6 +71,23 @@ _ALL = (
         floors={"zombies": 500, "writes of zombies that were refused": 100},
         seconds=400,
     ),
+    Kind(
+        name="model",
+        what="calls of every kind in sequences that chance has thought up, against a plain model of what they must do",
+        module="taskrunner.chaos.model.kind",
+        floors={
+            "steps": 100_000,
+            "writes of stale attempts that were refused": 6_000,
+            "losses": 3_000,
+            "quarantines": 50,
+            "suspects tried": 300,
+            "retries by hand": 500,
+            "rows removed by retention": 600,
+            "transactions of several calls": 2_500,
+        },
+        seconds=200,
+        needs=(HYPOTHESIS,),
+    ),
 )
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType({kind.name: kind for kind in _ALL})

@@ -262,6 +262,35 @@ PLANTS: Final = MappingProxyType(
                 "tasks.updated_at",
             ),
         ),
+        "forgiving": Plant(
+            "a recorded step does not start the count of losses anew",
+            "model",
+            _query("recover lose", r"THEN 1 ELSE (min\(.*?\)) END AS losses", r"THEN \1 ELSE \1 END AS losses"),
+        ),
+        "due": Plant(
+            "every delayed task is due",
+            "model",
+            _query("promote_due", r"hold = 1 AND run_at <= (\?\d+)", r"hold = (\1 > '')"),
+        ),
+        "slots": Plant(
+            "a claim takes more than the free slots",
+            "model",
+            _query("claim", r"min\(64, .*? - \(SELECT count.*?\), coalesce", "min(64, coalesce"),
+        ),
+        "parents": Plant(
+            "a task is removed before its children",
+            "model",
+            _query("remove_tasks", r"AND NOT EXISTS \(SELECT 1 FROM tasks child [^)]*\)", ""),
+        ),
+        "asked": Plant(
+            "an acknowledged cancel is taken back",
+            "model",
+            _query(
+                "cancel",
+                r"cancel_requested_at = coalesce\(cancel_requested_at, (\?\d+)\)",
+                "cancel_requested_at = NULL",
+            ),
+        ),
         "released": Plant(
             "what is handed back counts as lost",
             "model",

@@ -135,7 +135,8 @@ class Report(msgspec.Struct):
         told: list[str] = []
         for tally in self.tallies:
             again = f"taskrunner chaos --kind {tally.kind} --seed {self.seed} --minutes {self.minutes:g}"
-            told += [f"{tally.kind}: {problem.breach}: {problem.text}" for problem in tally.problems[:SHOWN]]
+            for problem in tally.problems[:SHOWN]:
+                told += f"{tally.kind}: {problem.breach}: {problem.text}".splitlines()
             if left := len(tally.problems) - SHOWN:
                 told += [f"{tally.kind}: and {left} more"] if left > 0 else []
             told += [f"{tally.kind}: to do it again: {again}"] if tally.problems else []

@@ -246,7 +246,7 @@ class TaskType:
     max_losses: int | None = None
 
 
-class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False, repr_omit_defaults=True):
     """A task to be enqueued: checked, encoded, not yet stored. None means: as its type says, else the default."""
 
     type: str

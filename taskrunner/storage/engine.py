@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from importlib.resources.abc import Traversable
 from operator import itemgetter
@@ -166,6 +167,11 @@ def load_queries(dialect: str) -> dict[str, Query]:
     Raises:
         ValueError: two queries or two parts have one name.
     """
+    return dict(_loaded(dialect))
+
+
+@cache
+def _loaded(dialect: str) -> dict[str, Query]:
     texts: dict[str, dict[str, str]] = {"name": {}, "part": {}}
     for file in _files(dialect):
         if file.name[0].isdigit():

@@ -15,6 +15,7 @@ from taskrunner.chaos.disk.verbs import World, record
 from taskrunner.core.model import Task
 from taskrunner.runtime import retention
 from taskrunner.runtime.retention import Pruner
+from taskrunner.storage.health import Health
 from taskrunner.storage.retention import WHOLE
 from taskrunner.storage.sqlite import SQLiteEngine
 from taskrunner.storage.store import Store
@@ -206,6 +207,23 @@ async def test_a_removal_that_was_cut_off_is_finished_by_the_next_one(
         sql(db, retry)
     assert await pruner(store, clock, keep).prune() == 1
     assert left(db) == {"tasks": 0, "steps": 0, "attempts": 0, "retries": 0, "messages": 0, "removals": 0}
+
+
+async def test_a_task_that_got_a_child_while_it_was_removed_stays_for_it(
+    store: Store, clock: StillClock, db: Path
+) -> None:
+    """A child that comes amid the removal of its parent keeps it: it goes as soon as the child has gone."""
+    await register(store, "me", lease=1e9)
+    (parent,) = await finish(store, "parent")
+    clock.advance(DAY + 1)
+    await store.retention.begin(parent.id, clock.now() - timedelta(days=1))
+    (child,) = await finish(store, "child", parent_task_id=parent.id)
+    assert await pruner(store, clock).prune() == 0
+    assert await Health(store.engine).invariants() == []
+    assert sql(db, "SELECT id, parent_task_id FROM tasks ORDER BY seq") == [[parent.id, None], [child.id, parent.id]]
+    clock.advance(DAY + 1)
+    assert await pruner(store, clock).prune() == 2
+    assert left(db)["tasks"] == 0
 
 
 async def test_what_was_retried_meanwhile_stays(store: Store, clock: StillClock, db: Path) -> None:

@@ -45,6 +45,9 @@ DELETE FROM logs INDEXED BY logs_of_task WHERE (task_id, seq) IN (
   AND task_id IN (SELECT task_id FROM removals)
 RETURNING 1
 
--- Once its steps and its log are gone a task goes, too, whatever has become of the setting meanwhile.
+-- Once its steps and its log are gone a task goes, too, whatever has become of the setting meanwhile; one that has got a
+-- child by then stays for as long as that is there.
 -- name: end_removal
-DELETE FROM tasks WHERE id = :id AND id IN (SELECT task_id FROM removals) RETURNING 1
+DELETE FROM tasks WHERE id = :id AND id IN (SELECT task_id FROM removals)
+  AND NOT EXISTS (SELECT 1 FROM tasks child INDEXED BY tasks_parent WHERE child.parent_task_id = tasks.id)
+RETURNING 1
