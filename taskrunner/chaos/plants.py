@@ -270,12 +270,12 @@ PLANTS: Final = MappingProxyType(
         "due": Plant(
             "every delayed task is due",
             "model",
-            _query("promote_due", r"hold = 1 AND run_at <= (\?\d+)", r"hold = (\1 > '')"),
+            _query("promote_due", r"run_at <= (\?\d+)", r"run_at > '' AND \1 IS NOT NULL"),
         ),
         "slots": Plant(
             "a claim takes more than the free slots",
             "model",
-            _query("claim", r"min\(64, .*? - \(SELECT count.*?\), coalesce", "min(64, coalesce"),
+            _query("claim", r"min\(64, (\?\d+) - \(SELECT count.*?\), coalesce", r"min(64, \1, coalesce"),
         ),
         "parents": Plant(
             "a task is removed before its children",

@@ -21,7 +21,7 @@ def test_the_store_does_what_the_model_says(tmp_path: Path) -> None:
     assert all(tally.reached.values()), tally.reached
 
 
-@pytest.mark.parametrize("name", ["fence", *(name for name, plant in PLANTS.items() if plant.kind == "model")])
+@pytest.mark.parametrize("name", ["fence", "half", "attempt", "claims", "expired", "losses", "delay", "due", "slots"])
 def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """What would break a promise of the store is found by the model, with a sequence that shows it."""
     monkeypatch.setattr(sqlite, "load_queries", vars(sqlite)["load_queries"])  # it is put back
@@ -29,6 +29,6 @@ def test_a_planted_bug_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     PLANTS[name].put()
     tally = Tally("model")
     with place(tmp_path) as folder:
-        play(folder, 1, 20_000, tally, shrink=False)
+        play(folder, 1, 5_000, tally, shrink=False)
     assert [problem.breach for problem in tally.problems] == ["wrong"]
     assert "state.teardown()" in tally.problems[0].text

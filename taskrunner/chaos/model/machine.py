@@ -56,7 +56,7 @@ KINDS: Final = st.builds(
 ENQUEUES: Final = st.builds(
     calls.Enqueue,
     st.tuples(NEW),
-    child_of=st.none() | numbers,
+    child_of=st.sampled_from([None, None, 0, 1, 2]),
     run_in=st.sampled_from([None, None, -60.0, 0.0, 90.0]),
 )
 BATCHES: Final = st.builds(calls.Enqueue, st.lists(NEW, max_size=4).map(tuple))
@@ -117,7 +117,7 @@ CANCELS: Final = st.builds(
     meddling.Cancel, numbers, st.sampled_from(["", "no need", "too late"]), running=st.booleans()
 )
 PAUSES: Final = st.builds(meddling.Pause, queues, resume=st.sampled_from([True, True, False]))
-ages = st.sampled_from([0.0, 60.0, -1.0])
+ages = st.sampled_from([-1.0, -1.0, 0.0, 60.0])
 REMOVALS: Final = st.one_of(
     st.builds(meddling.Remove, numbers, ages),
     st.builds(meddling.Survey, st.sampled_from(["completed", "failed", "cancelled"]), ages),
@@ -228,9 +228,9 @@ class TaskLife(RuleBasedStateMachine):
         self.do(op)
 
     @precondition(_runs)
-    @rule(task=numbers, times=st.sampled_from([1, 2, 3, 5]), also=STEPS)
-    def die(self, task: int, times: int, also: Op) -> None:
-        """A task loses its process again and again, and is tried again; between two deaths it may do something."""
+    @rule(task=numbers, times=st.sampled_from([1, 2, 3, 5]), also=STEPS, alone=st.booleans())
+    def die(self, task: int, times: int, also: Op, *, alone: bool) -> None:
+        """A task loses its process again and again, alone or with its supervisor; between two deaths it may do more."""
         task_id = self.play.world.fence(task).task_id
         for number in range(times):
             row = self.play.world.tasks[task_id]
@@ -238,7 +238,12 @@ class TaskLife(RuleBasedStateMachine):
                 self.do(calls.Claim(0, QUEUES, 14, suspect=row.losses >= 2))
             if number == times - 2:
                 self.do(also)
-            self.do(meddling.Lose(self.play.world.fence(task_id).owner, (task_id,)))
+            owner = self.play.world.fence(task_id).owner
+            if alone:
+                self.do(meddling.Lose(owner, (task_id,)))
+            else:
+                self.do(meddling.Register(), meddling.Bury(0, (owner,)))
+                self.do(calls.Claim(0, (), 14))
 
     @rule(owner=numbers)
     def beat(self, owner: int) -> None:
@@ -248,6 +253,13 @@ class TaskLife(RuleBasedStateMachine):
     @rule(op=CANCELS)
     def cancel(self, op: Op) -> None:
         """Somebody cancels."""
+        self.do(op)
+
+    @precondition(_runs)
+    @rule(task=numbers, op=ENDS)
+    def cancel_and_end(self, task: int, op: Op) -> None:
+        """A running task is cancelled, and then an attempt ends."""
+        self.do(meddling.Cancel(task, running=True))
         self.do(op)
 
     @precondition(_has_ended)

@@ -108,7 +108,7 @@ class Bury:
     """One owner judges others."""
 
     me: int
-    dead: tuple[int, ...] = ()
+    dead: tuple[int | str, ...] = ()
 
     def bind(self, world: World) -> Call:
         """Fill in the owners, and the time at which they were judged."""
@@ -185,7 +185,7 @@ class Lose:
 
 @dataclass(frozen=True)
 class Remove:
-    """What finished some seconds ago is removed: three tasks at a time."""
+    """What finished some seconds ago is removed: a task, its parent, and another one."""
 
     task: int
     age: float
@@ -193,8 +193,9 @@ class Remove:
     def bind(self, world: World) -> Call:
         """Fill in the ids and the moment."""
         before = world.clock.now() - timedelta(seconds=self.age)
-        ids = [world.pick_ended(self.task), world.pick(self.task + 1), world.pick(self.task + 2)]
-        ids = list(dict.fromkeys(ids))
+        task_id = world.pick_ended(self.task)
+        parent = world.tasks[task_id].parent_task_id if task_id in world.tasks else None
+        ids = list(dict.fromkeys([task_id, parent or world.pick(self.task + 1), world.pick(self.task + 2)]))
         return Call(lambda store: store.retention.remove(ids, before), lambda world: hands.remove(world, ids, before))
 
 
