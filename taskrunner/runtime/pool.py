@@ -2,7 +2,8 @@
 
 A child that dies before it has written anything is replaced after a wait, which doubles each time: what kills
 its child at once, be it the app's import or a task, costs little. A task on its way to being quarantined gets a child
-all for itself, so that it takes no others along.
+all for itself, so that it takes no others along; so does, when there is no such child, one that was handed back twice
+because another had to be ended by force: beside such neighbours it might never come to an end.
 """
 
 from __future__ import annotations
@@ -39,6 +40,12 @@ PATIENCE: Final = 5.0
 LEAVE: Final = 5.0
 """Seconds that a child has to end when it is told to."""
 
+DISTURBED: Final = 2
+"""Times that a task is handed back for another's sake before it gets a child of its own."""
+
+REMEMBERED: Final = 1_000
+"""Tasks of which it is known how often they were."""
+
 
 class Pool:
     """The children of one supervisor incarnation, as the place where bodies run. It belongs to the event loop."""
@@ -58,6 +65,7 @@ class Pool:
         self._lose: Callable[[list[ChildTask], str], None] = lambda _lost, _how: None
         self._on_change: Callable[[], None] = lambda: None
         self._changed = anyio.Event()
+        self._disturbed: dict[str, int] = {}
         self._over = False
         self._proved = False
         self._refusal: InvalidInput | None = None
@@ -101,7 +109,8 @@ class Pool:
         Raises:
             NoRoom: there is none, and there will be none soon.
         """
-        child = await (self._one_for_it_alone(task) if task.is_suspect else self._least_loaded())
+        alone = task.is_suspect or self._needs_quiet(task)
+        child = await (self._one_for_it_alone(task) if alone else self._least_loaded())
         running = ChildTask(task, definition, self._store.tasks, child)
         child.tasks[task.id] = running
         self._vitals.wake()
@@ -114,6 +123,11 @@ class Pool:
         """Keep nobody waiting for a child any more."""
         self._over = True
         self._tell()
+
+    def _needs_quiet(self, task: Task) -> bool:
+        """Whether others have cost a task its child too often. There is one such child at a time."""
+        taken = self._starting["alone"] or any(child.is_alone for child in self._children)
+        return not taken and self._disturbed.get(task.id, 0) >= DISTURBED
 
     async def _least_loaded(self) -> ChildProcess:
         if not self.is_ready:
@@ -262,6 +276,7 @@ class Pool:
         if running is None or running.task.attempt != attempt:
             return
         del child.tasks[task_id]
+        self._disturbed.pop(task_id, None)
         end(running)
         statement, _before = running.ending()
         if statement is not None and statement.params.get("error_type") == "MemoryError":
@@ -291,6 +306,8 @@ class Pool:
         lost: list[ChildTask] = []
         for running in child.tasks.values():
             if child.was_killed or running.forced:
+                if not running.forced:
+                    self._remember(running.task.id)
                 running.end(running.forced_ending(), [])  # one that is being written has no need of it
             else:
                 running.end_unheard()
@@ -304,6 +321,12 @@ class Pool:
         if lost:
             here = f"supervisor process {os.getpid()} on {socket.gethostname()}"
             self._lose(lost, f"child process {child.pid} of {here}: {child.why}")
+
+    def _remember(self, task_id: str) -> None:
+        """Count that a task was handed back for another's sake."""
+        self._disturbed[task_id] = self._disturbed.pop(task_id, 0) + 1
+        if len(self._disturbed) > REMEMBERED:
+            del self._disturbed[next(iter(self._disturbed))]
 
     def _refuse_at_start(self, why: str) -> None:
         """What keeps the first child of all from beginning ends the supervisor."""

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,34 @@ async def test_a_body_that_ignores_its_end_is_ended_by_force(db: Path, tmp_path:
     assert parts.lines() == ["part 0", "part 1", "part 2", "last"]
     assert heard.of("task.leaked") == []
     assert heard.of("child.lost") == []
+
+
+@pytest.mark.timeout(60)
+async def test_who_is_handed_back_again_and_again_gets_a_child_alone(db: Path, tmp_path: Path) -> None:
+    """The only child is killed for others every second: a body of two seconds without a step has its end all the same.
+
+    After it was handed back for others twice it runs in a child that nobody else is given.
+    """
+    log, naps = EffectLog(tmp_path / "log"), EffectLog(tmp_path / "naps")
+
+    async def feed() -> None:
+        while True:
+            handle = await app.stubborn.options(timeout=0.3).enqueue(str(log.path))
+            await until(partial(_is_failed, handle), within=20)
+
+    async with app.at_work(db, processes=1), anyio.create_task_group() as group:
+        group.start_soon(feed)
+        await until(log.lines, within=10)
+        innocent = await app.nap.enqueue(str(naps.path), 2.0)
+        await innocent.result(timeout=30)
+        attempts = (await innocent.info()).attempts
+        group.cancel_scope.cancel()
+    assert [attempt.outcome for attempt in attempts] == ["released", "released", "completed"]
+    assert len({line.split()[2] for line in naps.lines()}) == 3
+
+
+async def _is_failed(handle: TaskHandle[None]) -> bool:
+    return await handle.status() == "failed"
 
 
 @pytest.mark.timeout(30)
