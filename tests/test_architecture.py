@@ -38,6 +38,21 @@ MAY_OPEN = {
 }
 STARTS_A_THREAD = re.compile(r"(?:threading\.)?(?:Thread|Timer)|_thread\.start_new_thread|start_new_thread")
 
+RUNS_DATA = re.compile(
+    r"(?:builtins\.)?(?:eval|exec|compile|__import__)|(?:pickle|cPickle|_pickle|marshal|shelve|dill|cloudpickle|joblib|"
+    r"jsonpickle|yaml|runpy|code)\..*"
+)
+"""Calls by which what was stored, or sent, could become code."""
+IMPORTS_BY_NAME = re.compile(r"(?:importlib\.|_)?import_module|spec_from_file_location|(?:importlib\.util\.).*")
+MAY_IMPORT = {
+    "taskrunner": "its own public names, on first use",
+    "taskrunner.cli.app_path": "the APP of the command line",
+    "taskrunner.cli.program": "its own commands",
+    "taskrunner.runtime.origin": "in a child, the program of its supervisor, as that has found it",
+}
+OURS_ALONE = "taskrunner.chaos"
+"""The door that plants bugs in our own source, to see that they are found; nothing stored comes near it."""
+
 
 @dataclass
 class Module:
@@ -179,6 +194,20 @@ def threads(modules: dict[str, Module]) -> list[str]:
     )
 
 
+def runs_data(modules: dict[str, Module]) -> list[str]:
+    """Where something could be unpickled or evaluated."""
+    return calls(modules, RUNS_DATA, where=lambda name: not name.startswith(OURS_ALONE))
+
+
+def imports_by_name(modules: dict[str, Module]) -> list[str]:
+    """Where a module is imported whose name is no part of the source."""
+    return calls(
+        modules,
+        IMPORTS_BY_NAME,
+        where=lambda name: name not in MAY_IMPORT and not name.startswith(OURS_ALONE),
+    )
+
+
 def too_long(name: str, source: str) -> Iterator[str]:
     """What in a file is longer than a reader can hold in mind. A function is counted without its decorators."""
     if (lines := len(source.splitlines())) > MAX_FILE:
@@ -236,6 +265,17 @@ def test_threads_are_started_in_one_place() -> None:
     assert threads(ours()) == []
 
 
+def test_nothing_stored_becomes_code() -> None:
+    """No pickle, no eval: whoever can write a row, or speak to a child, cannot make us run what he likes (G10)."""
+    names = house(dict([*read("taskrunner"), *read("workers")]))
+    assert runs_data(names) == []
+
+
+def test_names_are_imported_in_few_places() -> None:
+    """What a row names is looked for among the registered tasks: only what an operator names is imported (G10)."""
+    assert imports_by_name(ours()) == []
+
+
 def test_files_classes_and_functions_are_short() -> None:
     """A file has at most 400 lines, a class 300, a function 60: what is longer is two things."""
     sources = dict(item for folder in CODE for item in read(folder))
@@ -267,6 +307,11 @@ WRONG: dict[str, tuple[Callable[[dict[str, Module]], list[str]], dict[str, str]]
     "Path.open": (opens, {"resources.a": "Path(db).open()"}),
     "path.open": (opens, {"app": "self.path.open('rb')"}),
     "read_bytes": (opens, {"storage.a": "Path(db).read_bytes()"}),
+    "eval": (runs_data, {"storage.a": "eval(row[0])"}),
+    "a pickle": (runs_data, {"core.a": "pickle.loads(data)"}),
+    "a yaml": (runs_data, {"cli.a": "yaml.load(text)"}),
+    "an import by name": (imports_by_name, {"authoring.a": "importlib.import_module(row.type)"}),
+    "an import by name, bare": (imports_by_name, {"runtime.a": "import_module(row.type)"}),
     "a thread": (threads, {"runtime.a": "threading.Thread(target=f).start()"}),
 }
 
@@ -286,6 +331,8 @@ RIGHT: dict[str, tuple[Callable[[dict[str, Module]], list[str]], dict[str, str]]
     "a worker of workers": (private, {"workers.a": "from taskrunner.workers.b import B", "workers.b": ""}),
     "an engine's pragma": (sql, {"storage.sqlite": "execute('PRAGMA optimize'); execute('BEGIN IMMEDIATE')"}),
     "English": (sql, {"app": "'''SELECT is no word of ours.'''\nraise ValueError('with it, select one')"}),
+    "a pattern": (runs_data, {"core.a": "re.compile(text)"}),
+    "a door's own commands": (imports_by_name, {"cli.program": "import_module(name)"}),
     "a verb called open": (opens, {"app": "Store.open(url)\nopen_store(url)\nself.store.open()"}),
 }
 

@@ -78,6 +78,7 @@ async def test_what_each_connection_is_told(db: Path) -> None:
             pragmas = {
                 "synchronous": synchronous,
                 "foreign_keys": 1,
+                "cell_size_check": 1,
                 "temp_store": 2,
                 "query_only": 0,
             }
