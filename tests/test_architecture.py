@@ -40,7 +40,7 @@ STARTS_A_THREAD = re.compile(r"(?:threading\.)?(?:Thread|Timer)|_thread\.start_n
 
 RUNS_DATA = re.compile(
     r"(?:builtins\.)?(?:eval|exec|compile|__import__)|(?:pickle|cPickle|_pickle|marshal|shelve|dill|cloudpickle|joblib|"
-    r"jsonpickle|yaml|runpy|code)\..*"
+    r"jsonpickle|yaml|runpy)\..*"
 )
 """Calls by which what was stored, or sent, could become code."""
 IMPORTS_BY_NAME = re.compile(r"(?:importlib\.|_)?import_module|spec_from_file_location|(?:importlib\.util\.).*")

@@ -68,3 +68,26 @@ def test_a_terminal_obeys_nothing_of_a_log(stream: io.StringIO) -> None:
     assert "<Mute>" in text
     if not stream.isatty():
         assert [json.loads(line)["event"] for line in text.splitlines()][1:] == ["failed", f"failed {EVIL}"]
+
+
+def test_no_line_of_a_log_is_forged() -> None:
+    """T23: what a task says of itself stays one line, whatever ends of lines stand in its names, values and errors."""
+    out = io.StringIO()
+    root = logging.getLogger()
+    before, level = list(root.handlers), root.level
+    forged = '\n{"event": "task.completed", "level": "info"}\r\n\x85\u2028\u2029\x0b\x0c'
+    try:
+        observability.configure(out)
+        log = structlog.get_logger("test")
+        log.info(forged, **{forged: forged, "list": [forged]})
+        try:
+            int(forged)
+        except ValueError:
+            log.exception(forged)
+            logging.getLogger("other").exception("failed %s", forged)
+    finally:
+        structlog.reset_defaults()
+        root.handlers[:] = before
+        root.setLevel(level)
+    lines = out.getvalue().splitlines()
+    assert [json.loads(line)["event"] for line in lines] == [forged, forged, f"failed {forged}"]
