@@ -88,6 +88,24 @@ _ALL = (
         seconds=200,
         needs=(HYPOTHESIS,),
     ),
+    Kind(
+        name="power",
+        what="the power cut at every write, on disks that keep some of what was not synced, and on disks that lie",
+        module="taskrunner.chaos.disk.power",
+        floors={
+            "images": 50_000,
+            "cut with some of it": 5_000,
+            "cut with torn writes": 5_000,
+            "cut with another order": 5_000,
+            "cut with garbage": 5_000,
+            "cut with a removal undone": 20,
+            "images with durability normal": 4_000,
+            "unsynced tails seen to be lost": 1_000,
+            "lies about the WAL that were found": 300,
+            "lies about the database that were found": 300,
+        },
+        seconds=200,
+    ),
 )
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType({kind.name: kind for kind in _ALL})

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final, TypeVar
+
+What = TypeVar("What")
 
 _JUDGE = r"""
 import hashlib, sqlite3, sys
-TABLES = ("sessions", "messages", "tasks", "steps", "attempts", "retries", "logs", "task_types", "supervisors")
+TABLES = ("sessions", "messages", "tasks", "steps", "attempts", "retries", "logs", "task_types", "supervisors",
+    "queues", "redactions", "removals")
 for line in sys.stdin:
     try:
         connection = sqlite3.connect(line.rstrip("\n"), timeout=0, isolation_level=None)
@@ -26,8 +31,8 @@ for line in sys.stdin:
         finally:
             connection.close()
         print(told, digest.hexdigest(), flush=True)
-    except sqlite3.DatabaseError as error:
-        print("corrupt", type(error).__name__, error, flush=True)
+    except Exception as error:
+        print("corrupt", type(error).__name__, ascii(str(error)), flush=True)
 """
 
 
@@ -45,12 +50,49 @@ class Judge:
 
     def look(self, db: Path) -> tuple[str, str]:
         """The verdict, `ok` or `corrupt`, and the digest or the reason."""
+        self.ask(db)
+        return self.answer()
+
+    def ask(self, db: Path) -> None:
+        """Have it look at a file; `answer` tells of those that were asked about, in their order."""
         assert self._process.stdin
-        assert self._process.stdout
         self._process.stdin.write(f"{db}\n")
         self._process.stdin.flush()
+
+    def answer(self) -> tuple[str, str]:
+        """The next verdict, as `look` gives it."""
+        assert self._process.stdout
         verdict, _, rest = self._process.stdout.readline().strip().partition(" ")
         return verdict, rest
+
+
+class Bench:
+    """Images before a judge, who looks at some while the next ones are made."""
+
+    WIDTH: Final = 16
+    """Images that lie there at a time."""
+
+    def __init__(self, folder: Path, judge: Judge, db: str) -> None:
+        self._judge = judge
+        self._db = db
+        self._places = [folder / str(number) for number in range(self.WIDTH)]
+
+    def look(self, images: Iterable[tuple[What, Mapping[str, bytearray]]]) -> Iterator[tuple[What, str, str]]:
+        """Of each image (its files' contents by their names), what it is, the verdict, and the digest or the reason."""
+        waiting: deque[What] = deque()
+        for number, (what, image) in enumerate(images):
+            if len(waiting) == self.WIDTH:
+                yield waiting.popleft(), *self._judge.answer()
+            place = self._places[number % self.WIDTH]
+            place.mkdir(parents=True, exist_ok=True)
+            for path in place.iterdir():
+                path.unlink()
+            for name, content in image.items():
+                (place / name).write_bytes(content)
+            self._judge.ask(place / self._db)
+            waiting.append(what)
+        while waiting:
+            yield waiting.popleft(), *self._judge.answer()
 
 
 @contextmanager

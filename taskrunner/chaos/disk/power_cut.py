@@ -1,15 +1,16 @@
 """What a disk may hold after the power was cut: images made from the recorded operations of a run.
 
 A file's durable content is what its last sync has covered. Of the operations since then any subset may have reached the
-disk, in any order, and a write may be cut at any sector. A name that was made or removed counts at once here: SQLite
-syncs the folder where it matters to it.
+disk, in any order, a write may be cut at any sector, and a sector that was being written may hold anything. A name that
+was made counts at once here: SQLite syncs the folder before it relies on it. A removal does not count before the folder
+is synced, with the removal itself or with the next file of that name.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from taskrunner.chaos.disk.faulty_disk import Record
@@ -26,22 +27,52 @@ class CutAt:
     """How many calls had returned by then."""
     durable: Image
     pending: list[Record] = field(default_factory=list)
+    removed: Image = field(default_factory=dict)
+    """What files held that were removed, where the removal may be undone."""
 
     def images(self, chance: random.Random, many: int) -> Iterator[tuple[str, Image]]:
         """What the disk may hold: nothing of the pending operations, all, or some of them."""
-        yield "nothing", self._with([])
+        yield "nothing of it", self._with([])
+        if self.removed:
+            left = [record for record in self.pending if record[1] not in self.removed]
+            yield "a removal undone", self._with([]) | self.removed
+            yield "a removal undone", self._with(left) | self.removed
         if not self.pending:
             return
-        yield "all", self._with(self.pending)
+        yield "all of it", self._with(self.pending)
         pieces = [piece for record in self.pending for piece in _sectors(record)]
         for _ in range(many):
             likely = chance.choice([0.1, 0.5, 0.9, 0.97])
-            yield "some", self._with([record for record in self.pending if chance.random() < likely])
-            yield "torn", self._with([piece for piece in pieces if chance.random() < likely])
+            yield "some of it", self._with([record for record in self.pending if chance.random() < likely])
+            yield "torn writes", self._with([piece for piece in pieces if chance.random() < likely])
             shuffled = pieces[:]
             chance.shuffle(shuffled)
-            yield "in another order", self._with(shuffled[: chance.randrange(1, len(pieces) + 1)])
-        yield "the first ones", self._with(self.pending[: chance.randrange(len(self.pending))])
+            yield "another order", self._with(shuffled[: chance.randrange(1, len(pieces) + 1)])
+            yield (
+                "garbage",
+                self._with([_spoilt(piece, chance) if chance.random() > likely else piece for piece in pieces]),
+            )
+        yield "the first of it", self._with(self.pending[: chance.randrange(len(self.pending))])
+
+    def take(self, record: Record) -> None:
+        """Go on to the moment after this operation."""
+        kind, name = record[:2]
+        mine = [each for each in self.pending if each[1] == name]
+        others = [each for each in self.pending if each[1] != name]
+        if kind == "create":
+            self.durable.setdefault(name, bytearray())
+        elif kind in {"write", "truncate"}:
+            self.pending = [*self.pending, record]
+        elif kind == "sync":
+            self.removed.pop(name, None)
+            for each in mine:
+                _apply(self.durable, each)
+            self.pending = others
+        elif kind == "delete":
+            was = self.durable.pop(name, None)
+            if was is not None and not record[2]:
+                self.removed[name] = was
+            self.pending = others
 
     def _with(self, records: list[Record]) -> Image:
         image = {name: bytearray(content) for name, content in self.durable.items()}
@@ -50,30 +81,26 @@ class CutAt:
         return image
 
 
-def cuts(start: dict[str, bytes], log: list[Record]) -> Iterator[CutAt]:
-    """Every moment worth a look: before each sync, each removal and each return of a call, and after it."""
-    durable: Image = {name: bytearray(content) for name, content in start.items()}
-    pending: list[Record] = []
-    acked = 0
+def honest(_name: str) -> bool:
+    """The syncs of no file are ignored."""
+    return False
+
+
+def cuts(start: dict[str, bytes], log: list[Record], lies: Callable[[str], bool] = honest) -> Iterator[CutAt]:
+    """Every moment worth a look: before each sync, each removal and each return of a call, and after it.
+
+    `lies` tells of a file's name whether the disk ignores its syncs. A moment is good until the next one is asked for.
+    """
+    now = CutAt(0, {name: bytearray(content) for name, content in start.items()})
     for record in log:
-        kind, name = record[:2]
+        kind = record[0]
         if kind in {"sync", "delete", "ack"}:
-            yield CutAt(acked, durable, pending)
-        if kind == "create":
-            durable.setdefault(name, bytearray())
-        elif kind in {"write", "truncate"}:
-            pending.append(record)
-        elif kind == "sync":
-            for each in pending:
-                if each[1] == name:
-                    _apply(durable, each)
-            pending = [each for each in pending if each[1] != name]
-        elif kind == "delete":
-            durable.pop(name, None)
-            pending = [each for each in pending if each[1] != name]
-        elif kind == "ack":
-            acked = name
-            yield CutAt(acked, durable, pending)
+            yield replace(now)
+        if kind == "ack":
+            now.acked = record[1]
+            yield replace(now)
+        elif kind != "sync" or not lies(record[1]):
+            now.take(record)
 
 
 def _sectors(record: Record) -> Iterator[Record]:
@@ -86,6 +113,10 @@ def _sectors(record: Record) -> Iterator[Record]:
         end = min(len(data), start + SECTOR - (offset + start) % SECTOR)
         yield "write", name, offset + start, data[start:end]
         start = end
+
+
+def _spoilt(record: Record, chance: random.Random) -> Record:
+    return (*record[:3], chance.randbytes(len(record[3]))) if record[0] == "write" else record
 
 
 def _apply(image: Image, record: Record) -> None:
