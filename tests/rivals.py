@@ -21,6 +21,22 @@ connection.close()
 print("let go", flush=True)
 """
 
+INSERTS = """
+import sqlite3, sys, threading
+connection = sqlite3.connect(sys.argv[1], timeout=float(sys.argv[2]), isolation_level=None)
+ended = threading.Event()
+threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
+print("ready", flush=True)
+number = 0
+while not ended.is_set():
+    number += 1
+    connection.execute(
+        "INSERT INTO tasks(id, history_id, type, max_retries, max_losses, run_at, created_at, updated_at, queue) "
+        "VALUES (?1, ?1, 'x', 3, 5, ?2, ?2, ?2, 'x')", (f"x {number}", "2026-01-01T00:00:00.000000Z"))
+print(number, flush=True)
+"""
+"""Inserts tasks of another queue until it is told to end; it waits for the lock for at most so many seconds."""
+
 
 @contextmanager
 def started(code: str, *args: str | Path) -> Iterator[subprocess.Popen[str]]:

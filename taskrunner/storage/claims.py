@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from taskrunner.core.errors import StoreError
-from taskrunner.storage.engine import Statement, Unit
+from taskrunner.storage.engine import Statement, Unit, json_of
 from taskrunner.storage.rows import task_of
 
 if TYPE_CHECKING:
@@ -64,8 +62,8 @@ def claim_unit(
         "owner": owner,
         "slots": slots,
         "now": now,
-        "known": _json(list(known)),
-        "only": None if only is None else _json(list(only)),
+        "known": json_of(list(known)),
+        "only": None if only is None else json_of(list(only)),
     }
     if suspect:
         claims = [Statement("claim_suspect", base)]
@@ -97,10 +95,6 @@ def claim_of(results: Sequence[Rows], queues: Sequence[str]) -> Claim:
     found = [Recovered(*row) for row in recovered]  # type: ignore[arg-type]
     unasked = [name for name in left if name not in queues]
     return Claim(tasks, unreadable, found, left, unasked, len(due), bool(suspects), bool(limits))
-
-
-def _json(names: list[str]) -> str:
-    return msgspec.json.encode(names).decode()
 
 
 def _readable(rows: Rows) -> tuple[list[Task], list[Row]]:

@@ -153,6 +153,11 @@ class Query:
     """The parameters in the order in which the query uses them."""
 
 
+def json_of(value: object) -> str:
+    """A parameter that a query takes apart with `json_each`."""
+    return msgspec.json.encode(value).decode()
+
+
 _MARK = re.compile(r"^-- (name|part): (\w+)$", re.MULTILINE)
 _COMMENT = re.compile(r"--[^\n]*")
 _PARAMETER = re.compile(r":([a-z_]+)")

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from taskrunner.core.durations import stamp
 from taskrunner.core.errors import LeaseLost
-from taskrunner.storage.engine import Refused, Rejected, Statement, Unit
+from taskrunner.storage.engine import Refused, Rejected, Statement, Unit, json_of
 from taskrunner.storage.messages import refusal
 from taskrunner.storage.rows import attempt_of, log_line_of, retry_of, step_of
 
@@ -65,7 +63,7 @@ class Journal:
     def log(self, fence: Fence, lines: Sequence[tuple[str, str, str, str]]) -> Statement:
         """Lines of an attempt's log, each as when, level, event and fields in JSON; refused as a step is."""
         params: dict[str, Value] = {
-            "lines": msgspec.json.encode(lines).decode(),
+            "lines": json_of(lines),
             "task": fence.task_id,
             "owner": fence.owner,
             "attempt": fence.attempt,

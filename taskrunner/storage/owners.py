@@ -10,7 +10,7 @@ import msgspec
 
 from taskrunner.core.durations import stamp
 from taskrunner.storage.changes import OWNERS, WORK
-from taskrunner.storage.engine import Statement, Unit
+from taskrunner.storage.engine import Statement, Unit, json_of
 from taskrunner.storage.rows import supervisor_of
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ class Owners:
 
 
 def _children(supervisor_id: str, children: Iterable[tuple[int, int]]) -> Statement:
-    return Statement("record_children", {"id": supervisor_id, "children": msgspec.json.encode(list(children)).decode()})
+    return Statement("record_children", {"id": supervisor_id, "children": json_of(list(children))})
 
 
 def _type(kind: TaskType) -> dict[str, str | int | float | None]:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from taskrunner.core.durations import stamp
-from taskrunner.storage.engine import Statement, Unit
+from taskrunner.storage.engine import Statement, Unit, json_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,7 +64,7 @@ class Retention:
 
     async def remove(self, tasks: Sequence[str], before: datetime) -> int:
         """Remove tasks by their ids, those that still may be, and return how many these were."""
-        params = {"ids": json.dumps(tasks), "before": stamp(before)}
+        params = {"ids": json_of(tasks), "before": stamp(before)}
         return len((await self._engine.write(Unit((Statement("remove_tasks", params),))))[0])
 
     async def begin(self, task: str, before: datetime) -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-import msgspec
-
 from taskrunner.core.durations import after, moment, stamp
 from taskrunner.core.errors import InvalidInput, LeaseLost, NoSession, StoreError, TaskNotFound, TaskRunnerError
 from taskrunner.core.places import shown
 from taskrunner.core.states import RETRIABLE
 from taskrunner.storage.changes import CANCEL, WORK
 from taskrunner.storage.claims import Claim, Recovered, claim_of, claim_unit
-from taskrunner.storage.engine import Refused, Rejected, Statement, Unit, Unreadable
+from taskrunner.storage.engine import Refused, Rejected, Statement, Unit, Unreadable, json_of
 from taskrunner.storage.rows import task_of
 
 if TYPE_CHECKING:
@@ -214,7 +212,7 @@ class TaskStore:
 
         A task that recorded a step in that attempt has one loss then, every other one more than before.
         """
-        listed = msgspec.json.encode([(fence.task_id, fence.attempt) for fence in lost]).decode()
+        listed = json_of([(fence.task_id, fence.attempt) for fence in lost])
         params: dict[str, Value] = {"owner": owner, "lost": listed, "how": how, "now": stamp(self._clock.now())}
         topics = (WORK, *(task_topic(fence.task_id) for fence in lost))
         results = await self._engine.write(Unit((Statement("lose", params),), topics))

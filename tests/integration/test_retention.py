@@ -10,7 +10,7 @@ import pytest
 from taskrunner import InvalidInput, TaskContext, TaskNotFound, TaskRunner
 from taskrunner.core.clock import Clock
 from tests.integration.machine import Heard, quick, sql, until
-from tests.rivals import started
+from tests.rivals import INSERTS, started
 from tests.stores import bare, pruner_of
 
 OLD = "2026-01-01T00:00:00.000000Z"
@@ -25,22 +25,6 @@ SELECT id, '', 'step', column1, column1, '', '1', id, 1, :old FROM tasks, (VALUE
 UPDATE tasks SET status = 'completed', outcome = 'completed', output = '1', progress = 1, lease_owner = NULL,
   completed_at = :old;
 """
-
-IMPATIENT = """
-import sqlite3, sys, threading
-connection = sqlite3.connect(sys.argv[1], timeout=1, isolation_level=None)
-ended = threading.Event()
-threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
-print("ready", flush=True)
-number = 0
-while not ended.is_set():
-    number += 1
-    connection.execute(
-        "INSERT INTO tasks(id, history_id, type, max_retries, max_losses, run_at, created_at, updated_at, queue) "
-        "VALUES (?1, ?1, 'x', 3, 5, ?2, ?2, ?2, 'x')", (f"x {number}", "2026-01-01T00:00:00.000000Z"))
-print(number, flush=True)
-"""
-
 
 WATCHES = """
 import datetime, sqlite3, sys, threading
@@ -126,7 +110,7 @@ async def test_nobody_waits_while_a_large_store_is_pruned(db: Path) -> None:
         async with runner.working(concurrency=4, queues=["default"]):
             for _ in range(4):
                 group.start_soon(work)
-            with started(IMPATIENT, db) as impatient, started(WATCHES, db) as watches:
+            with started(INSERTS, db, "1") as impatient, started(WATCHES, db) as watches:
                 await pruner.prune()
                 told, _ = impatient.communicate("\n")
                 longest, _ = watches.communicate("\n")

@@ -13,7 +13,7 @@ import pytest
 
 from taskrunner.chaos.disk.judge import judging
 from taskrunner.storage.engine import load_migrations
-from tests.rivals import started
+from tests.rivals import INSERTS, started
 from tests.stores import beside, claim, new_task, open_store, register, sql
 from tests.unit.processes import python
 
@@ -133,21 +133,6 @@ async def test_a_process_that_is_killed_while_it_makes_the_store(tmp_path: Path)
 
 # ── B02 ───────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-X_INSERTS = """
-import sqlite3, sys, threading
-connection = sqlite3.connect(sys.argv[1], timeout=0.25, isolation_level=None)
-ended = threading.Event()
-threading.Thread(target=lambda: (sys.stdin.readline(), ended.set()), daemon=True).start()
-print("ready", flush=True)
-number = 0
-while not ended.is_set():
-    number += 1
-    connection.execute(
-        "INSERT INTO tasks(id, history_id, type, max_retries, max_losses, run_at, created_at, updated_at, queue) "
-        "VALUES (?1, ?1, 'x', 3, 5, ?2, ?2, ?2, 'x')", (f"x {number}", "2026-01-01T00:00:00.000000Z"))
-print(number, flush=True)
-"""
-
 X_LOOKS = """
 import json, sqlite3, sys
 connection = sqlite3.connect(sys.argv[1], timeout=0.25, isolation_level=None)
@@ -165,7 +150,7 @@ async def test_claims_beside_a_program_with_little_patience(db: Path) -> None:
     """500 claims of 5: who waits 250 ms at most is never locked out, and sees what was claimed at once (B02)."""
     async with open_store(db) as store:
         await store.tasks.enqueue_many([new_task() for _ in range(2_500)])
-        with started(X_INSERTS, db) as inserts, started(X_LOOKS, db) as looks:
+        with started(INSERTS, db, "0.25") as inserts, started(X_LOOKS, db) as looks:
             assert looks.stdin
             assert looks.stdout
             for number in range(500):
