@@ -106,6 +106,20 @@ _ALL = (
         },
         seconds=200,
     ),
+    Kind(
+        name="poison",
+        what="tasks that kill, block, fill or flood their process, beside innocent ones",
+        module="taskrunner.chaos.poison.rounds",
+        floors={
+            "pills": 150,
+            "pills in children": 90,
+            "pills in supervisors": 40,
+            "deaths": 120,
+            "losses of innocents": 60,
+            "supervisors that were started again": 40,
+        },
+        seconds=150,
+    ),
 )
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType({kind.name: kind for kind in _ALL})

@@ -13,7 +13,8 @@ from taskrunner.chaos.kills.witness import Line
 from taskrunner.chaos.kills.world import World
 
 TABLES: Final = {
-    "tasks": "id, type, status, attempt, retry_count, losses, idempotency_key, output, error_message, progress",
+    "tasks": "id, type, status, attempt, retry_count, losses, idempotency_key, output, error_type, error_message, "
+    "progress",
     "steps": "task_id, scope, name, occurrence, value, error, attempt",
     "attempts": "task_id, attempt, owner, outcome, error_message, started_at, ended_at",
     "supervisors": "id, pid, ended_how",

@@ -99,10 +99,15 @@ class World:
             self._zygote.stdout.close()
 
     def supervisor(
-        self, *options: str, fresh: bool = False, command: tuple[str, ...] = (), env: Mapping[str, str] | None = None
+        self,
+        *options: str,
+        app: str = APP,
+        fresh: bool = False,
+        command: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
     ) -> Process:
         """Start `taskrunner run` on the store; `fresh`: with an interpreter of its own, perhaps under a `command`."""
-        argv = ["run", APP, "--db", str(self.db), *options]
+        argv = ["run", app, "--db", str(self.db), *options]
         start = self._fresh if fresh or command or self._zygote is None else self._warm
         process = start(argv, {plants.VARIABLE: self.plant, **(env or {})}, command)
         self.note("spawn", process)
