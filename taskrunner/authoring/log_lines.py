@@ -101,6 +101,8 @@ class _Tee:
     def __call__(self, logger: Any, name: str, event_dict: EventDict) -> Any:  # noqa: ANN401 - as structlog has them
         given, told = frozenset(event_dict), event_dict
         last = len(self._processors) - 1
+        if not self._processors and self._redaction.is_active:
+            told = self._redacted(event_dict)
         for place, processor in enumerate(self._processors):
             if place == last and self._redaction.is_active:
                 event_dict = self._redacted(event_dict)

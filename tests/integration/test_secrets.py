@@ -78,6 +78,8 @@ def test_no_canary_comes_out(tmp_path: Path, redact: str, processes: str) -> Non
         for process in (supervisor.pid, *children_of(supervisor.pid)):
             assert hidden(Path(f"/proc/{process}/cmdline").read_text())
             assert hidden(Path(f"/proc/{process}/environ").read_text())
+        for process in children_of(supervisor.pid):
+            assert not [file for file in files_of(process) if "agent.db" in file]
         outs = [folder.ok("list"), folder.ok("show", ids["bad"])]
         (tmp_path / "go").touch()
         outs.append(supervisor.communicate(timeout=30)[0])
@@ -91,6 +93,11 @@ def test_no_canary_comes_out(tmp_path: Path, redact: str, processes: str) -> Non
         assert hidden(out), out
     assert "leak" in outs[0]
     assert "no use of" in outs[1] + folder.ok("show", ids["bad"]) or "(hidden)" in folder.ok("show", ids["bad"])
+
+
+def files_of(pid: int) -> list[str]:
+    """What a process has open."""
+    return [str(descriptor.readlink()) for descriptor in Path(f"/proc/{pid}/fd").iterdir() if descriptor.is_symlink()]
 
 
 def children_of(pid: int) -> list[int]:
