@@ -54,7 +54,7 @@ async def test_nothing_is_claimed_from_a_paused_queue(store: Store) -> None:
 
 
 async def test_a_pause_says_since_when(store: Store, clock: StillClock) -> None:
-    """A second pause changes nothing; the queue's row tells what runs, and goes when there is nothing more to say."""
+    """A second pause changes nothing; the queue's row tells what runs, and goes when nothing more is said of it."""
     await store.tasks.enqueue_many([new_task(queue="mail")])
     await register(store, "me")
     await claim(store, "me", 9, ["mail"])
