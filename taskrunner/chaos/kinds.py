@@ -120,6 +120,24 @@ _ALL = (
         },
         seconds=150,
     ),
+    Kind(
+        name="simulation",
+        what="supervisors in virtual time: killed at any turn of the loop, stopped, and their clock set",
+        module="taskrunner.chaos.simulation.run",
+        floors={
+            "simulated hours": 200,
+            "kills": 4_000,
+            "kills before a commit": 1_500,
+            "kills after a commit": 1_500,
+            "kills at a turn": 900,
+            "stops of a process": 4_000,
+            "burials of who was stopped": 2_000,
+            "jumps of the clock": 1_000,
+            "reboots": 40,
+            "writes of zombies that were refused": 500,
+        },
+        seconds=500,
+    ),
 )
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType({kind.name: kind for kind in _ALL})

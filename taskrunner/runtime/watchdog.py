@@ -53,7 +53,7 @@ class Watchdog:
         self.hurried = False
         """Whether everything has to be handed back at once: set by a signal's handler, which may take no lock."""
         self._loop = LoopRef()
-        self._running: set[Watched] = set()
+        self._running: dict[Watched, None] = {}  # in the order in which they came
         self._door = threading.Lock()
         self._asleep = False
         self._idle = False
@@ -74,7 +74,7 @@ class Watchdog:
         if timed and running.task.timeout is not None:
             running.deadline = self._clock.monotonic() + running.task.timeout
         with self._door:
-            self._running.add(running)
+            self._running[running] = None
             news = self._asleep or running.deadline is not None
         if news:
             self._worker.wake()
@@ -82,7 +82,7 @@ class Watchdog:
     def remove(self, running: Watched) -> None:
         """Watch it no longer."""
         with self._door:
-            self._running.discard(running)
+            self._running.pop(running, None)
 
     def force_after(self, running: Watched, delay: float) -> None:
         """Write the attempt's end in `delay` seconds if it has not ended by itself; the earliest such moment counts."""

@@ -33,7 +33,7 @@ class Changes:
 
     def __init__(self, look_out: Callable[[bool], None]) -> None:
         self._look_out = look_out
-        self._listening: dict[str, set[News]] = {}
+        self._listening: dict[str, dict[News, None]] = {}  # in the order in which they came
         self._bells = 0
         self._looking = False
 
@@ -42,14 +42,14 @@ class Changes:
         """Collect the news of these topics from now on: look at the store inside, so that nothing is missed."""
         news = News()
         for topic in topics:
-            self._listening.setdefault(topic, set()).add(news)
+            self._listening.setdefault(topic, {})[news] = None
         self._watch()
         try:
             yield news
         finally:
             for topic in topics:
                 listening = self._listening[topic]
-                listening.discard(news)
+                listening.pop(news, None)
                 if not listening:
                     del self._listening[topic]
             self._watch()
@@ -67,7 +67,7 @@ class Changes:
 
     def announce(self, topics: Iterable[str]) -> None:
         """Wake who listens to one of the topics."""
-        for topic in topics:
+        for topic in sorted(topics):
             for news in self._listening.get(topic, ()):
                 news.wake()
 
