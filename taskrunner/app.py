@@ -15,7 +15,7 @@ from taskrunner.authoring.enqueueing import Enqueueing
 from taskrunner.authoring.listing import TaskList
 from taskrunner.authoring.options import integer, text
 from taskrunner.core.durations import Duration, seconds
-from taskrunner.core.errors import InvalidInput, NotOpen
+from taskrunner.core.errors import InvalidInput, NotOpen, StoreError, StoreUnknown
 from taskrunner.core.events import Events, Listener
 from taskrunner.core.model import JSON
 from taskrunner.core.redaction import redaction_of
@@ -283,14 +283,20 @@ class TaskRunner(Opening, Tasks, Enqueueing):
 def _lone_errors() -> Iterator[None]:
     """One error leaves as itself: that it came from a task group is nobody's business outside.
 
-    So does the first of several that say the same, as when the store is gone and everybody has met that.
+    So does the first of several that say the same, as when the store is gone and everybody has met that. Of several of
+    the store's, the one leaves that says a write may or may not have happened.
     """
     try:
         yield
     except BaseExceptionGroup as group:
         errors = list(_leaves(group))
         same = {(type(error), str(error)) for error in errors}
-        raise (errors[0] if len(same) == 1 else group) from None
+        lone: BaseException = group
+        if len(same) == 1:
+            lone = errors[0]
+        elif all(isinstance(error, StoreError) for error in errors):
+            lone = next((error for error in errors if isinstance(error, StoreUnknown)), errors[0])
+        raise lone from None
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -138,6 +138,24 @@ _ALL = (
         },
         seconds=500,
     ),
+    Kind(
+        name="errors",
+        what="operations of the disk that fail, one in each run, and strangers that hold the lock, under every call",
+        module="taskrunner.chaos.disk.errors",
+        floors={
+            "errors injected": 5_000,
+            "errors: no room to write": 500,
+            "errors: a write fails": 500,
+            "errors: a sync fails": 500,
+            "errors: a read fails": 500,
+            "errors: in a call of a client": 1_000,
+            "errors: inside of a job": 500,
+            "errors: opening": 100,
+            "errors: closing": 100,
+            "calls that met a lock": 100,
+        },
+        seconds=400,
+    ),
 )
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType({kind.name: kind for kind in _ALL})

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import apsw
+
 from taskrunner.core.clock import Clock
 from taskrunner.core.model import NewTask, SupervisorRow, Task, TaskType
 from taskrunner.core.settings import resolve
@@ -35,6 +37,14 @@ async def open_store(
         yield Store(engine, clock, settings)
     finally:
         await engine.close()
+
+
+def writer_of(store: Store) -> apsw.Connection:
+    """The connection that writes, of a store that is on a file here: for checkpoints at a time of one's own."""
+    assert isinstance(store.engine, SQLiteEngine)
+    writer = store.engine._writer
+    assert writer is not None
+    return writer.connection
 
 
 def new_task(type: str = "job", **options: Any) -> NewTask:  # noqa: A002, ANN401 - the fields' names and kinds

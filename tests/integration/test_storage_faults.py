@@ -1,10 +1,9 @@
-"""Every verb with every operation of the disk failing in turn: what is reported is what is in the file."""
+"""Openings, closings and looks with every operation of the disk failing in turn (calls: `chaos --kind errors`)."""
 
 from __future__ import annotations
 
 import shutil
-from collections import Counter
-from collections.abc import Awaitable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,10 +12,9 @@ import pytest
 
 from taskrunner.chaos.disk.faulty_disk import FAULTS, Disk, disk
 from taskrunner.chaos.disk.judge import Judge, judging
-from taskrunner.chaos.disk.verbs import VERBS, SeededClock, Verb, World, build
-from taskrunner.core.errors import StoreBusy, StoreError, StoreUnknown
-from taskrunner.storage.store import Store
-from tests.stores import beside, new_task, open_store, sqlite_of
+from taskrunner.chaos.disk.verbs import SeededClock, World, build
+from taskrunner.core.errors import StoreError
+from tests.stores import beside, new_task, open_store
 
 FROM_THEN_ON = 1_000_000
 
@@ -43,109 +41,18 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, World]:
 
 
 class Trial:
-    """One verb with one fault: what was reported, what the file holds then, and whether it goes on."""
+    """What a trial needs: a store with something of everything to copy, and where to."""
 
-    def __init__(self, template: Path, world: World, judge: Judge, bad: Disk, db: Path) -> None:
+    def __init__(self, template: Path, world: World, db: Path) -> None:
         self.template = template
         self.world = world
-        self.judge = judge
-        self.bad = bad
         self.db = db
-        self.verb: Verb = nothing
-        self.checkpoints = False
-        self.reported = ""
-        self.state = ""
-        self.later = ""
-
-    async def run(self, what: str, nth: int, times: int) -> bool:
-        """Run it on a fresh copy; False when the fault was never reached."""
-        shutil.copy(self.template, self.db)
-        async with open_store(self.db, vfs="failing", clock=SeededClock(2)) as store:
-            if self.checkpoints:
-                await store.tasks.enqueue(new_task("first"))  # else a WAL would be made first
-                writer = sqlite_of(store)._writer
-                assert writer is not None
-                writer.connection.wal_autocheckpoint(1)
-            self.bad.fail(what, nth, times=times)
-            self.reported = await self._outcome(self.verb(store, self.world))
-            self.bad.heal()
-            self.state = self.judge.state(self.db)
-            self.later = await self._outcome(store.tasks.enqueue(new_task("later")))
-        if (
-            what == "a sync fails" and self.bad.fired
-        ):  # a WAL that may not be on the disk is not copied into the database
-            assert beside(self.db) == ["agent.db", "agent.db-shm", "agent.db-wal"]
-        self.judge.state(self.db)
-        assert beside(self.db) == ["agent.db"]
-        self.db.unlink()
-        return self.bad.fired > 0
-
-    @staticmethod
-    async def _outcome(call: Awaitable[object]) -> str:
-        try:
-            with anyio.fail_after(10):
-                await call
-        except StoreUnknown:
-            return "unknown"
-        except StoreBusy:
-            return "busy"
-        except StoreError:
-            return "error"
-        return "done"
 
 
 @pytest.fixture
-def trial(world: tuple[Path, World], judge: Judge, bad_disk: Disk, tmp_path: Path) -> Trial:
-    """A verb under test, which the test sets."""
-    return Trial(*world, judge, bad_disk, tmp_path / "agent.db")
-
-
-async def nothing(_store: Store, _world: World) -> None:
-    """The verb that does nothing."""
-
-
-WITH_CHECKPOINTS = ("enqueue a batch", "claim", "record a step with all that belongs to it", "complete")
-
-
-@pytest.mark.parametrize(
-    ("verb", "checkpoints"), [*((verb, False) for verb in VERBS), *((verb, True) for verb in WITH_CHECKPOINTS)]
-)
-async def test_what_is_reported_is_what_is_there(trial: Trial, verb: str, checkpoints: bool) -> None:
-    """Done is applied, busy and error are not, a failed sync is unknown and final, and nothing is half (G1, G8)."""
-    trial.checkpoints = checkpoints
-    states = []
-    for trial.verb in (VERBS[verb], nothing):
-        assert not await trial.run("a write fails", FROM_THEN_ON, 0)
-        assert (trial.reported, trial.later) == ("done", "done")
-        states.append(trial.state)
-    after, before = states
-    trial.verb = VERBS[verb]
-    seen: Counter[tuple[str, str]] = Counter()
-    for what, times in (
-        *(
-            (what, 1)
-            for what in ("no room to write", "a write fails", "a sync fails", "a truncation fails", "a read fails")
-        ),
-        *((what, FROM_THEN_ON) for what in ("no room to write", "a write fails")),
-    ):
-        nth = 1
-        while await trial.run(what, nth, times):
-            case = f"{verb}: {what}, number {nth}, {times} times: {trial.reported}"
-            seen[what, trial.reported] += 1
-            assert trial.state in {before, after}, f"{case}: half applied"
-            if trial.reported != "unknown":
-                assert trial.state == (after if trial.reported == "done" else before), case
-            assert trial.later == ("error" if trial.reported == "unknown" else "done"), f"{case}, later {trial.later}"
-            if what == "no room to write":
-                assert trial.reported in {"done", "busy"}, case
-            if what == "a sync fails":
-                assert trial.reported == "unknown", case
-            nth += 1 if nth < 8 and times == 1 else 5
-    if before != after:
-        assert seen["no room to write", "busy"]
-        assert seen["a write fails", "busy"]
-        assert seen["a sync fails", "unknown"]
-        assert checkpoints == bool(seen["a write fails", "done"] + seen["no room to write", "done"])
+def trial(world: tuple[Path, World], tmp_path: Path) -> Trial:
+    """A fresh place."""
+    return Trial(*world, tmp_path / "agent.db")
 
 
 @pytest.mark.parametrize("what", FAULTS)

@@ -46,12 +46,19 @@ class Disk:
         self._kind = ""
         self._fault: Fault = FULL
         self._left = 0
+        self._nth = 0
         self._times = 0
 
     def fail(self, what: str, nth: int, *, times: int = 1) -> None:
         """Let the nth operation (from 1) of a kind of `FAULTS` fail, and those after it, `times` in all."""
         self._kind, self._fault = FAULTS[what]
         self._left, self._times, self.fired = nth, times, 0
+        self._nth = nth
+
+    @property
+    def met(self) -> int:
+        """How many operations of that kind were asked of it since."""
+        return self._nth - self._left
 
     def heal(self) -> None:
         """Fail no more."""
@@ -74,9 +81,9 @@ class Disk:
 
 
 class _VFS(apsw.VFS):
-    def __init__(self, name: str, disk: Disk) -> None:
+    def __init__(self, name: str, disk: Disk, *, default: bool) -> None:
         self._disk = disk
-        super().__init__(name, "")
+        super().__init__(name, "unix", default)
 
     def xOpen(self, name: str | apsw.URIFilename | None, flags: list[int]) -> apsw.VFSFile:  # noqa: N802 - SQLite's names
         return _File(self._disk, name, flags)
@@ -94,7 +101,7 @@ class _File(apsw.VFSFile):  # the shared memory's methods are forwarded in C, so
         self._name = Path(path).name if path else ""
         disk.hit("open")
         new = bool(path) and not os.path.exists(str(path))  # noqa: PTH110 - where there may be no path
-        super().__init__("", name, flags)
+        super().__init__("unix", name, flags)
         if new:
             disk.note("create", self._name)
 
@@ -123,10 +130,10 @@ class _File(apsw.VFSFile):  # the shared memory's methods are forwarded in C, so
 
 
 @contextmanager
-def disk(name: str) -> Iterator[Disk]:
-    """A disk under SQLite's VFS of this name."""
+def disk(name: str, *, default: bool = False) -> Iterator[Disk]:
+    """A disk under SQLite's VFS of this name; `default`: and under whatever names none."""
     made = Disk()
-    vfs = _VFS(name, made)
+    vfs = _VFS(name, made, default=default)
     try:
         yield made
     finally:

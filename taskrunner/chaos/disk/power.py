@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import anyio
-import apsw
 
 from taskrunner.chaos.disk.faulty_disk import Disk, Record, disk
 from taskrunner.chaos.disk.judge import Bench, Judge, judging
@@ -21,9 +20,8 @@ from taskrunner.chaos.disk.power_cut import CutAt, Image, cuts, honest
 from taskrunner.chaos.disk.verbs import VERBS, SeededClock, World, build
 from taskrunner.chaos.plants import plant
 from taskrunner.chaos.report import Tally
-from taskrunner.chaos.stores import new_task, open_store
+from taskrunner.chaos.stores import new_task, open_store, writer_of
 from taskrunner.core.errors import LeaseLost, TaskRunnerError
-from taskrunner.storage.sqlite import SQLiteEngine
 
 if TYPE_CHECKING:
     from taskrunner.chaos.report import Breach, Order
@@ -175,7 +173,7 @@ class Recording:
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Store]:
         async with open_store(self._db, vfs="recording", clock=self._clock, durability=self._durability) as store:
-            _writer(store).wal_autocheckpoint(24)
+            writer_of(store).wal_autocheckpoint(24)
             yield store
 
     async def _one(self, store: Store, world: World) -> None:
@@ -194,7 +192,7 @@ class Recording:
         self.log.append(("ack", len(self.states) - 1))
         if self._chance.random() < 0.1:
             mode = self._chance.choice(["PASSIVE", "FULL", "RESTART", "TRUNCATE"])
-            _writer(store).execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
+            writer_of(store).execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
 
     def verdict(self, cut: CutAt, state: str) -> str:
         """What is to be said of an image with this state."""
@@ -204,10 +202,3 @@ class Recording:
         if any(cut.acked <= number <= cut.acked + 1 for number in found):
             return "right"
         return "lost" if max(found) < cut.acked else "ahead"
-
-
-def _writer(store: Store) -> apsw.Connection:
-    assert isinstance(store.engine, SQLiteEngine)
-    writer = store.engine._writer
-    assert writer is not None
-    return writer.connection
