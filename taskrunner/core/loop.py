@@ -309,6 +309,11 @@ def current_caller() -> object:
     return task or threading.current_thread()
 
 
+def is_cancelled(caller: object) -> bool:
+    """Whether the cancellation of an asyncio task was asked for, and not taken back."""
+    return isinstance(caller, asyncio.Task) and caller.cancelling() > 0
+
+
 def has_ended(caller: object) -> bool:
     """Whether an async task (or thread), as `current_caller` told of it, has come to its end."""
     if isinstance(caller, asyncio.Task):

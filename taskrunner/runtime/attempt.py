@@ -106,6 +106,7 @@ class RunningTask(Watched):
             with self.scope, self._inner:
                 self._result = await self._call()
         except anyio.get_cancelled_exc_class() as error:  # nobody here asked for it: it came from inside the body
+            self.was_cancelled = True
             self._error = RuntimeError("the body was cancelled by code of its own")
             self._error.__cause__ = error
         except BaseException as error:  # noqa: BLE001 - every error of a body is an end of its attempt

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 
 from taskrunner.core.errors import StoreBusy, StoreError, TaskRunnerError
-from taskrunner.core.loop import LoopRef, Reply, detach
+from taskrunner.core.loop import LoopRef, Reply, current_caller, detach, is_cancelled
 from taskrunner.core.states import TERMINAL
 from taskrunner.runtime.ends import WRITE_AGAIN, Ends
 from taskrunner.runtime.watchdog import Watchdog
@@ -56,6 +56,7 @@ class Keeper:
         self._group = group
         self._on_free = on_free
         self._loop = LoopRef()
+        self._host = current_caller()
         self._watchdog = Watchdog(self._clock, self._events, self._settings.grace, self._force, self._abandon)
         self._empty = anyio.Event()
         self._failure: Reply[BaseException] = Reply()
@@ -182,6 +183,8 @@ class Keeper:
         self._events.emit("task.started", task_id=task.id, task_type=task.type, attempt=task.attempt)
         self._watchdog.add(running)
         await running.run()
+        if running.was_cancelled and running.reason is None and is_cancelled(self._host):
+            running.reason = "stop"  # the loop ends, or all that runs there is cancelled: that is no fault of this body
         if not running.forced:  # else its end is being written, without a word of the body's
             self._watchdog.remove(running)
             self._settle(running)

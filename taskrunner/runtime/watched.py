@@ -42,6 +42,8 @@ class Watched(ABC):
         """The async task (or thread) of the body, for who asks what blocks the loop; None: it runs elsewhere."""
         self.body_ended = False
         self.reason: Reason | None = None
+        self.was_cancelled = False
+        """Whether the body has ended by a cancellation that nobody here asked for."""
         self.deadline: float | None = None
         """When its timeout is over, in seconds of the monotonic clock."""
         self.force_at: float | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -164,6 +166,40 @@ async def test_a_block_that_is_ended_from_outside_burns_nothing(db: Path, how: s
     assert not runner.is_open
     rows = sql(db, "SELECT status, attempt, retry_count, losses, outcome FROM tasks")
     assert rows == [["pending", 1, 0, 0, "released"]]
+    assert sql(db, "SELECT count(*) FROM supervisors WHERE ended_at IS NULL") == [[0]]
+
+
+ENDS = """
+import asyncio, sys
+from taskrunner import TaskRunner
+runner = TaskRunner(sys.argv[1])
+begun = asyncio.Event()
+
+@runner.task(max_retries=0)
+async def long():
+    begun.set()
+    await asyncio.sleep(60)
+
+async def main():
+    runs = asyncio.create_task(runner.run())
+    async with TaskRunner(sys.argv[1]) as client:
+        await client.enqueue(long.bind())
+    await begun.wait()
+    if sys.argv[2] == "cancels":
+        for task in asyncio.all_tasks():
+            task.cancel()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("how", ["returns", "cancels"])
+def test_a_program_that_ends_beside_its_runner_burns_nothing(db: Path, how: str) -> None:
+    """Its event loop cancels all that runs there, bodies too, or the program does: they are handed back unharmed."""
+    done = subprocess.run([sys.executable, "-c", ENDS, str(db), how], capture_output=True, text=True, check=False)
+    assert done.returncode == (0 if how == "returns" else 1), done.stderr
+    rows = sql(db, "SELECT status, attempt, retry_count, losses, outcome, error_message FROM tasks")
+    assert rows == [["pending", 1, 0, 0, "released", None]]
     assert sql(db, "SELECT count(*) FROM supervisors WHERE ended_at IS NULL") == [[0]]
 
 

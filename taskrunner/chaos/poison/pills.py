@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import os
 import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
+import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -136,6 +139,44 @@ def _fork() -> None:
     time.sleep(LONG)
 
 
+def _stop_loop() -> None:
+    asyncio.get_running_loop().stop()
+
+
+def _cancel_all() -> None:
+    for task in asyncio.all_tasks():
+        task.cancel("a pill does so")
+
+
+def _no_more_files() -> None:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
+
+
+def _close_output() -> None:
+    os.closerange(0, 3)
+    sys.stdout.close()
+
+
+def _spoil() -> None:
+    """Spoil what all code of a process shares."""
+    os.chdir("/")
+    os.umask(0o777)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    sys.setrecursionlimit(120)
+    warnings.simplefilter("error")
+
+
+def _spin() -> None:
+    """Leave a thread behind that hardly ever lets go of the interpreter."""
+    threading.Thread(target=_compute, daemon=True).start()
+
+
+def _compute() -> None:
+    end = time.monotonic() + 3 * TIMEOUT
+    while time.monotonic() < end:
+        pass
+
+
 def _flood() -> None:
     """Write to the output, for ever."""
     while True:
@@ -213,5 +254,11 @@ PILLS: Final[dict[str, Pill]] = {
     "stop": Pill(_kill(os.getpid, signal.SIGSTOP), SLOW, waits=True, children_only=True),
     "fork": Pill(_fork, SLOW, children_only=True),
     "flood": Pill(_flood, SLOW, children_only=True),
+    "stop loop": Pill(_stop_loop, waits=True, children_only=True),
+    "cancel everything": Pill(_cancel_all, waits=True, children_only=True),
+    "no files": Pill(_no_more_files, SLOW, waits=True),
+    "close output": Pill(_close_output, SLOW, waits=True),
+    "spoil": Pill(_spoil, SLOW, waits=True, children_only=True),
+    "spin": Pill(_spin, SLOW, waits=True),
     "deaf": Pill(_deaf, SLOW, children_only=True),
 }
