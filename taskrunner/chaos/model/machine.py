@@ -308,6 +308,7 @@ class TaskLife(RuleBasedStateMachine):
             self.play.reopen()
         else:
             self.play.invariants()
+            self.play.look()
 
     def teardown(self) -> None:
         """Count, and clear away."""

@@ -11,6 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
+from taskrunner.chaos.model import views
 from taskrunner.chaos.model.calls import Claim, Op
 from taskrunner.chaos.model.claiming import Brought
 from taskrunner.chaos.model.meddling import Lose, Remove, RemovePart, Retry
@@ -138,6 +139,15 @@ class Play:
         if error is not None:
             raise error
         assert not breaches, f"{breaches}"
+
+    def look(self) -> None:
+        """Ask what the store tells people of it."""
+        owners = list(self.world.owners)
+        [(told, error)] = self.stage.play([lambda store: views.asked(store, owners)])
+        if error is not None:
+            raise error
+        wanted = views.expected(self.world)
+        assert told == wanted, f"the store says {told}, and not {wanted}"
 
     def close(self) -> None:
         """Close the store, and remove it."""

@@ -11,7 +11,6 @@ import subprocess
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -148,22 +147,16 @@ def _cancel_all() -> None:
         task.cancel("a pill does so")
 
 
-def _no_more_files() -> None:
-    resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
-
-
 def _close_output() -> None:
     os.closerange(0, 3)
     sys.stdout.close()
 
 
 def _spoil() -> None:
-    """Spoil what all code of a process shares."""
+    """Spoil what all code of a process shares, as far as that harms nobody but careless code."""
     os.chdir("/")
     os.umask(0o777)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    sys.setrecursionlimit(120)
-    warnings.simplefilter("error")
 
 
 def _spin() -> None:
@@ -256,7 +249,6 @@ PILLS: Final[dict[str, Pill]] = {
     "flood": Pill(_flood, SLOW, children_only=True),
     "stop loop": Pill(_stop_loop, waits=True, children_only=True),
     "cancel everything": Pill(_cancel_all, waits=True, children_only=True),
-    "no files": Pill(_no_more_files, SLOW, waits=True),
     "close output": Pill(_close_output, SLOW, waits=True),
     "spoil": Pill(_spoil, SLOW, waits=True, children_only=True),
     "spin": Pill(_spin, SLOW, waits=True),
