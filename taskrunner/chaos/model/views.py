@@ -59,9 +59,9 @@ def expected(world: World) -> Views:
     """What it has to say."""
     rows = list(world.tasks.values())
     running = [row for row in rows if row.status == "running"]
-    lists = {
-        status: [row.id for row in sorted(rows, key=_born, reverse=True) if row.status == status] for status in STATUSES
-    }
+    lists = {"all": [row.id for row in sorted(rows, key=lambda row: -row.seq)]}
+    for status in STATUSES:
+        lists[status] = [row.id for row in sorted(rows, key=_born, reverse=True) if row.status == status]
     return Views(
         counts=dict(Counter(row.status for row in rows)),
         next_due=min((moment(row.run_at) for row in world.pending(UNTIL_RUN_AT)), default=None),
@@ -73,7 +73,7 @@ def expected(world: World) -> Views:
             owner: {(row.id, row.attempt) for row in running if row.lease_owner == owner and row.cancel_requested_at}
             for owner in world.owners
         },
-        lists={"all": [row.id for row in sorted(rows, key=lambda row: -row.seq)], **lists},
+        lists=lists,
     )
 
 
