@@ -7,6 +7,8 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from taskrunner.chaos.disk.full_disk import can_mount
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -27,6 +29,9 @@ class Need:
 HYPOTHESIS: Final = Need(
     "hypothesis", lambda: find_spec("hypothesis") is not None, "pip install 'durable-taskrunner[chaos]'"
 )
+
+
+SMALL_DISK: Final = Need("a small file system of its own", can_mount, "as root, where mounting is allowed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +160,14 @@ _ALL = (
             "calls that met a lock": 100,
         },
         seconds=400,
+    ),
+    Kind(
+        name="full-disk",
+        what="a small file system that is filled up and freed again under a supervisor and a client",
+        module="taskrunner.chaos.disk.full",
+        floors={"fills": 200, "calls refused by a full disk": 150, "jobs completed": 800},
+        seconds=150,
+        needs=(SMALL_DISK,),
     ),
 )
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import anyio
 import pytest
 
-from taskrunner.chaos.disk.full_disk import small_disk
 from taskrunner.cli.program import main
 from taskrunner.storage import surroundings
+from tests.disks import small_disk
 from tests.rivals import snapshot, started, write_lock
 from tests.stores import bare, new_task, open_store, sql
 from tests.unit.plain_round import fill

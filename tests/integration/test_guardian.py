@@ -19,7 +19,8 @@ import anyio
 import pytest
 
 from taskrunner import StoreBusy, StoreError, TaskContext, TaskDefinition, TaskHandle
-from taskrunner.chaos.disk.full_disk import no_space, small_disk
+from taskrunner.chaos.disk.full_disk import no_space
+from tests.disks import small_disk
 from tests.integration.commands import Folder, wait_until
 from tests.integration.machine import Heard, quick, sql, until
 from tests.integration.rival import Rival

@@ -11,9 +11,10 @@ from pathlib import Path
 import anyio
 import pytest
 
-from taskrunner.chaos.disk.full_disk import no_space, small_disk
+from taskrunner.chaos.disk.full_disk import no_space
 from taskrunner.core.errors import StoreBusy, StoreError
 from taskrunner.storage.store import Store
+from tests.disks import small_disk
 from tests.stores import beside, claim, end, new_task, open_store, register, sql
 from tests.unit.processes import python
 
@@ -101,7 +102,7 @@ import os, sys, tempfile
 import anyio
 from pathlib import Path
 from taskrunner.core.errors import StoreError
-from taskrunner.chaos.disk.full_disk import no_space, small_disk
+from taskrunner.chaos.disk.full_disk import no_space
 from tests.stores import beside, new_task, open_store
 
 async def main(db, writing, tell=print):

@@ -1,24 +1,28 @@
-"""Small file systems that a test may fill up."""
+"""Small file systems that may be filled up."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-
-import pytest
 
 
 @contextmanager
 def small_disk(place: Path, size: str = "2m") -> Iterator[Path]:
-    """A file system of its own for as long as the block runs; the test is skipped where none can be mounted."""
+    """A file system of its own for as long as the block runs.
+
+    Raises:
+        OSError: none can be mounted here.
+    """
     place.mkdir()
     words = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.skip(f"a small file system cannot be mounted here: {done.stderr.strip()}")
+        message = f"a small file system cannot be mounted here: {done.stderr.strip()}"
+        raise OSError(message)
     try:
         yield place
     finally:
@@ -36,3 +40,10 @@ def no_space(place: Path, left: int = 0) -> Iterator[None]:
         yield
     finally:
         hog.unlink()
+
+
+def can_mount() -> bool:
+    """Whether a small file system can be mounted here."""
+    with suppress(OSError), tempfile.TemporaryDirectory() as folder, small_disk(Path(folder) / "disk"):
+        return True
+    return False
