@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from docs import make_reliability
 from docs.make_settings import PAGE, page
 from taskrunner.cli import main
 from taskrunner.core import events
@@ -86,6 +87,11 @@ def test_the_layout_is_that_of_the_package() -> None:
 def test_the_page_of_settings_is_what_the_code_says() -> None:
     """docs/settings.md is written by `python docs/make_settings.py`."""
     assert PAGE.read_text(encoding="utf-8") == page()
+
+
+def test_the_tables_of_reliability_are_what_the_code_says() -> None:
+    """docs/reliability.md names every kind of fault and every planted bug, and the figures of a whole run."""
+    assert make_reliability.PAGE.read_text(encoding="utf-8") == make_reliability.page()
 
 
 def test_the_table_of_moves_is_that_of_the_code() -> None:
