@@ -77,6 +77,13 @@ _ALL = (
         seconds=400,
     ),
     Kind(
+        name="mutants",
+        what="bugs planted in our own code, which another kind has to find within a minute",
+        module="taskrunner.chaos.mutants",
+        floors={"bugs found": 33, "controls that found nothing": 1},
+        seconds=500,
+    ),
+    Kind(
         name="model",
         what="calls of every kind in sequences that chance has thought up, against a plain model of what they must do",
         module="taskrunner.chaos.model.kind",
