@@ -18,16 +18,21 @@ from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from taskrunner.authoring.history import History
+from taskrunner.core.clock import Clock
 from taskrunner.runtime import leases
 from taskrunner.runtime.pool import Pool
 from taskrunner.storage import engine, sqlite, sqlite_writer
 from taskrunner.storage.engine import Outcome, Query, Refused, Rows, Statement, Unit
 from taskrunner.storage.journal import Journal
+from taskrunner.storage.owners import NANOSECONDS, Owners
 from taskrunner.storage.sqlite import SQLiteEngine
 from taskrunner.storage.sqlite_writer import Writer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from taskrunner.core.settings import Settings
+    from taskrunner.storage.store import Store
 
 VARIABLE: Final = "TASKRUNNER_TEST_PLANT"
 """The environment variable that names what is planted."""
@@ -135,6 +140,27 @@ def _deaf() -> None:
     _swap(leases.Lease, "_beaten", late)
 
 
+class _WallClock(Clock):
+    """A clock of which the wall clock counts for all."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - whatever is asked of the clock
+        clock = object.__getattribute__(self, "_clock")
+        return (lambda: clock.now().timestamp()) if name == "monotonic" else getattr(clock, name)
+
+
+def _wall() -> None:
+    begin = leases.Lease.__init__
+
+    def init(lease: leases.Lease, store: Store, settings: Settings, clock: Clock, *rest: Any) -> None:  # noqa: ANN401
+        begin(lease, store, settings, _WallClock(clock), *rest)
+
+    _swap(leases.Lease, "__init__", init)
+    _swap(Owners, "_expiry", lambda self, lease: int((self._clock.now().timestamp() + lease) * NANOSECONDS))
+
+
 # ── the bugs ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 HELPERS: Final = MappingProxyType({"deaf": _deaf, "none": lambda: None})
@@ -194,6 +220,7 @@ PLANTS: Final = MappingProxyType(
         "expired": Plant(
             "every lease has run out", "model", _query("bury_expired", r"expires_at <= (\?\d+)", r"expires_at > 0 * \1")
         ),
+        "wall": Plant("leases run by the wall clock", "simulation", _wall),
         "orphans": Plant(
             "the tasks of the dead stay theirs",
             "kills",
