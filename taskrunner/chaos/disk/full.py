@@ -97,6 +97,8 @@ class Lane:
         """Fill it so often, then wait until all that was acknowledged is done, and look at what there is."""
         async with self._client:
             with self._supervising() as supervisor:
+                await self._enqueue("the first", 10)
+                await self._all_done()  # one that starts on a full disk says so, and ends
                 for number in range(fills):
                     await self._fill(f"fill {number}")
                 await self._all_done()
