@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from taskrunner.chaos.disk import trace
 from taskrunner.chaos.disk.full_disk import can_mount
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ HYPOTHESIS: Final = Need(
 )
 
 
+STRACE: Final = Need("strace", trace.works, "apt-get install strace")
 SMALL_DISK: Final = Need("a small file system of its own", can_mount, "as root, where mounting is allowed")
 
 
@@ -172,9 +174,21 @@ _ALL = (
         name="full-disk",
         what="a small file system that is filled up and freed again under a supervisor and a client",
         module="taskrunner.chaos.disk.full",
-        floors={"fills": 200, "calls refused by a full disk": 150, "jobs completed": 800},
+        floors={"fills": 200, "calls refused by a full disk": 100, "jobs completed": 800},
         seconds=150,
         needs=(SMALL_DISK,),
+    ),
+    Kind(
+        name="power-strace",
+        what="the power cut under `taskrunner run` and a client as they are, whose writes strace has recorded",
+        module="taskrunner.chaos.disk.power_strace",
+        floors={
+            "images of unmodified processes": 2_000,
+            "acknowledgements of unmodified processes": 15,
+            "lies about their WAL that were found": 50,
+        },
+        seconds=60,
+        needs=(STRACE,),
     ),
 )
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ import anyio
 
 from taskrunner.chaos.disk.faulty_disk import Disk, Record, disk
 from taskrunner.chaos.disk.judge import Bench, Judge, judging
-from taskrunner.chaos.disk.power_cut import CutAt, Image, cuts, honest
+from taskrunner.chaos.disk.power_cut import cuts, distinct, honest
 from taskrunner.chaos.disk.verbs import VERBS, SeededClock, World, build
 from taskrunner.chaos.plants import plant
 from taskrunner.chaos.report import Tally
@@ -106,34 +105,24 @@ def one_round(part: Part, seed: int, verbs: int, folder: Path, judge: Judge, *, 
 
     The folder is empty before and afterwards.
     """
-    chance, seen, made = random.Random(seed), set[bytes](), 0
+    chance, made = random.Random(seed), 0
     with disk("recording") as bad:
         recording = Recording(folder / DB, bad, judge, seed, part.durability)
         anyio.run(recording.record, verbs)
     bench = Bench(folder / "images", judge, DB)
 
-    def images() -> Iterator[tuple[tuple[int, CutAt, str], Image]]:
-        for place, cut in enumerate(cuts(recording.start, recording.log, part.lies)):
-            for kind, image in cut.images(chance, MANY):
-                digest = hashlib.blake2b(str(cut.acked).encode(), digest_size=16)
-                for name, content in sorted(image.items()):
-                    digest.update(b"%s %d " % (name.encode(), len(content)))
-                    digest.update(content)
-                if digest.digest() not in seen:
-                    seen.add(digest.digest())
-                    yield (place, CutAt(cut.acked, {}), kind), image
-
-    for (place, cut, kind), sound, state in bench.look(images()):
+    moments = cuts(recording.start, recording.log, part.lies)
+    for (place, acked, kind), sound, state in bench.look(distinct(moments, chance, MANY)):
         made += 1
         tally.faults += 1
         tally.count(part.name)
         tally.count(f"cut with {kind}")
-        verdict = recording.verdict(cut, state) if sound == "ok" else sound
+        verdict = recording.verdict(acked, state) if sound == "ok" else sound
         if verdict in part.may:
             tally.count(part.found)
         elif verdict != "right":
             what = f"{part.name}, round {seed} of {verbs} verbs, cut {place} with {kind}"
-            then = f"{cut.acked} calls had returned, the last: {recording.names[cut.acked]}"
+            then = f"{acked} calls had returned, the last: {recording.names[acked]}"
             tally.broken(BREACHES[verdict], f"{what}: {verdict}; {then}: {state}")
     for path in folder.iterdir():
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -194,11 +183,11 @@ class Recording:
             mode = self._chance.choice(["PASSIVE", "FULL", "RESTART", "TRUNCATE"])
             writer_of(store).execute(f"PRAGMA wal_checkpoint({mode})").fetchall()
 
-    def verdict(self, cut: CutAt, state: str) -> str:
+    def verdict(self, acked: int, state: str) -> str:
         """What is to be said of an image with this state."""
         found = [number for number, known in enumerate(self.states) if known == state]
         if not found:
             return "half applied"
-        if any(cut.acked <= number <= cut.acked + 1 for number in found):
+        if any(acked <= number <= acked + 1 for number in found):
             return "right"
-        return "lost" if max(found) < cut.acked else "ahead"
+        return "lost" if max(found) < acked else "ahead"

@@ -8,10 +8,11 @@ is synced, with the removal itself or with the next file of that name.
 
 from __future__ import annotations
 
+import hashlib
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from taskrunner.chaos.disk.faulty_disk import Record
 
@@ -23,8 +24,8 @@ Image: TypeAlias = dict[str, bytearray]
 class CutAt:
     """A moment at which the power may be cut."""
 
-    acked: int
-    """How many calls had returned by then."""
+    acked: Any
+    """How many calls had returned by then, or whatever the last acknowledgement has noted."""
     durable: Image
     pending: list[Record] = field(default_factory=list)
     removed: Image = field(default_factory=dict)
@@ -53,6 +54,10 @@ class CutAt:
                 self._with([_spoilt(piece, chance) if chance.random() > likely else piece for piece in pieces]),
             )
         yield "the first of it", self._with(self.pending[: chance.randrange(len(self.pending))])
+
+    def whole(self) -> Image:
+        """What the disk holds if nothing of it is lost."""
+        return self._with(self.pending)
 
     def take(self, record: Record) -> None:
         """Go on to the moment after this operation."""
@@ -101,6 +106,22 @@ def cuts(start: dict[str, bytes], log: list[Record], lies: Callable[[str], bool]
             yield replace(now)
         elif kind != "sync" or not lies(record[1]):
             now.take(record)
+
+
+def distinct(
+    moments: Iterable[CutAt], chance: random.Random, many: int
+) -> Iterator[tuple[tuple[int, Any, str], Image]]:
+    """Each image once for each acknowledgement: its moment's number, what was acknowledged, its kind; and itself."""
+    seen = set[bytes]()
+    for place, cut in enumerate(moments):
+        for kind, image in cut.images(chance, many):
+            digest = hashlib.blake2b(repr(cut.acked).encode(), digest_size=16)
+            for name, content in sorted(image.items()):
+                digest.update(b"%s %d " % (name.encode(), len(content)))
+                digest.update(content)
+            if digest.digest() not in seen:
+                seen.add(digest.digest())
+                yield (place, cut.acked, kind), image
 
 
 def _sectors(record: Record) -> Iterator[Record]:
