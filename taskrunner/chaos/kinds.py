@@ -93,7 +93,7 @@ _ALL = (
             "steps": 100_000,
             "writes of stale attempts that were refused": 6_000,
             "losses": 3_000,
-            "quarantines": 50,
+            "quarantines": 40,
             "suspects tried": 300,
             "retries by hand": 500,
             "rows removed by retention": 600,

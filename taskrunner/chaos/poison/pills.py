@@ -25,6 +25,7 @@ from taskrunner.chaos.kills.bodies import body
 
 APP: Final = "taskrunner.chaos.poison.pills:make"
 MAX_LOSSES: Final = 3
+"""Of a pill of which a process dies. The others have as many as any task: two that are deadly may cost them some."""
 TIMEOUT: Final = 1.0
 """Seconds of an attempt of a pill that does not end by itself."""
 
@@ -45,14 +46,14 @@ async def innocent(ctx: TaskContext, key: str, pace: float) -> list[str]:
     return await jobs.job(ctx, key, pace)
 
 
-@runner.task(max_losses=MAX_LOSSES, max_retries=0)
+@runner.task(max_retries=0)
 async def pill(ctx: TaskContext, how: str) -> Any:  # noqa: ANN401 - a result may be anything, that is the point
     """Do harm on the event loop."""
     with body(ctx):
         return await _swallowed(ctx, how)
 
 
-@runner.task(max_losses=MAX_LOSSES, max_retries=0)
+@runner.task(max_retries=0)
 def plain_pill(ctx: TaskContext, how: str) -> Any:  # noqa: ANN401 - as above
     """Do harm in a thread."""
     with body(ctx):
@@ -173,7 +174,8 @@ def _compute() -> None:
 def _flood() -> None:
     """Write to the output, for ever."""
     while True:
-        os.write(1, b'{"a": "line of a pill"}\n' * 100)
+        with suppress(OSError):  # another pill of this process may have closed it
+            os.write(1, b'{"a": "line of a pill"}\n' * 100)
         time.sleep(0.01)
 
 

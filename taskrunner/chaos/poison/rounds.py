@@ -88,6 +88,10 @@ def _is_deadly(name: str) -> bool:
     return PILLS[name].error is None and not PILLS[name].cancel
 
 
+def _may_kill(name: str) -> bool:
+    return _is_deadly(name) or PILLS[name].may_die
+
+
 @dataclass
 class Lane:
     """One store, its supervisor, which is started again when it has died, and a client that keeps innocents coming."""
@@ -114,7 +118,8 @@ class Lane:
                     self._innocents(world, client, wait, 1)
                     name = chance.choice(["pill", "plain_pill"]) if _may_be_plain(how) else "pill"
                     timeout = TIMEOUT if PILLS[how].error == "TimeoutError" else None
-                    handle = give(pharmacy.enqueue(name, {"how": how}, max_retries=0, timeout=timeout))
+                    ask, runner = (give, pharmacy) if _may_kill(how) else (wait, client)
+                    handle = ask(runner.enqueue(name, {"how": how}, max_retries=0, timeout=timeout))
                     self.pills[handle.id] = how
                 supervisor = self._start(world)
                 self._wait_for_ends(world, client, wait, supervisor)
