@@ -162,7 +162,7 @@ _ALL = (
             "errors: a write fails": 500,
             "errors: a sync fails": 500,
             "errors: a read fails": 500,
-            "errors: in a call of a client": 1_000,
+            "errors: in a call of a client": 600,
             "errors: inside of a job": 500,
             "errors: opening": 100,
             "errors: closing": 100,

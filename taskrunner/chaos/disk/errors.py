@@ -300,7 +300,9 @@ class Trials:
                 task = await _look(job, task_id)
                 await anyio.sleep(0.1)
         self._state()
-        if task.status != "completed":
+        if task.status == "failed" and task.error_type == "taskrunner.StoreError" and self._plan[0] not in MAY:
+            self.tally.count("jobs that were failed by what the disk did to them")  # it may retry: this one may not
+        elif task.status != "completed":
             self._broken(
                 "stuck",
                 f"the first drain: {first}; the job is {task.status}: {task.error_type}: {task.error_message}",
