@@ -2,7 +2,8 @@
 
 A supervisor is dead when its lease has run out, or when its death can be proved (`liveness`). The lease is renewed by
 the writer's thread, so no user code can keep it from beating. Expiry is judged with the clock as it stood before the
-sweep waited for anything, and not at all while our own beats are late: the others may be waiting for the same lock.
+sweep waited for anything, and not at all while our own beats are late, nor before a newcomer's first one is due: the
+others may be waiting for the same lock.
 """
 
 from __future__ import annotations
@@ -98,6 +99,7 @@ class Lease:
                 await self.give_up()
             raise
         self._beat_at = self._clock.monotonic()
+        self._patient_until = self._beat_at + self._settings.heartbeat  # who knows what has kept the others until now
         self._stop_beating = self._store.owners.keep_beating(
             self.id, self._settings.lease, self._settings.heartbeat, self._beaten
         )

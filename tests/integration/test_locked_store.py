@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import anyio
 import pytest
 
 from taskrunner import StoreBusy, TaskContext
@@ -109,3 +110,20 @@ async def test_what_the_dead_have_left_is_cleared_up_later(db: Path) -> None:
             await until(lambda: sql(db, "SELECT children FROM supervisors WHERE id = 'dead'") == [["[]"]])
         await rival.gone()
     assert len(heard.of("store.trouble")) == 1
+
+
+async def test_a_newcomer_robs_nobody_whom_a_lock_kept_from_beating(db: Path) -> None:
+    """Another program holds the lock for longer than a lease; who starts then first gives the others time to beat."""
+    busy = quick(db, busy_timeout=0.001, lease=2, heartbeat=0.5)
+    newcomer = quick(db, busy_timeout=0.9, lease=2, heartbeat=0.5)
+    heard, buried = Heard(busy, "lease.lost"), Heard(newcomer, "supervisor.buried")
+    rival = Rival(db)
+
+    async with busy.working():
+        rival.hold(2.8)
+        await anyio.sleep(2.4)
+        async with newcomer.working():
+            await anyio.sleep(1.0)
+        await rival.gone()
+    assert not buried.events
+    assert not heard.events
