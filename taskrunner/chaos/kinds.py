@@ -148,6 +148,7 @@ _ALL = (
             "burials of who was stopped": 2_000,
             "jumps of the clock": 1_000,
             "reboots": 40,
+            "locks of a stranger": 500,
             "writes of zombies that were refused": 500,
         },
         seconds=500,

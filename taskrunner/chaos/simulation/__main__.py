@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import sys
@@ -24,6 +25,8 @@ def main(seed: str, length: str, *given: str) -> None:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 1 << 16), hard))
     numbers = [int(number) for number in given[:3]] if length == "turns" else []
+    gc.freeze()
+    gc.set_threshold(100_000, 20, 100)  # the dead are kept, and to look through them again and again is in vain
     plants.plant(",".join(given[len(numbers) :]))
     memory = Path("/dev/shm")  # noqa: S108 - a folder of its own in there
     with tempfile.TemporaryDirectory(dir=memory if os.access(memory, os.W_OK) else None) as folder:

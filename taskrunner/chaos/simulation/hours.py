@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import apsw
+
 from taskrunner.chaos.simulation.jobs import ask, supervise
 from taskrunner.chaos.simulation.loop import StuckError
 from taskrunner.chaos.simulation.machine import Process
@@ -22,15 +24,15 @@ PATIENCE: Final = 4 * 3600.0
 TURNS: Final = 500_000
 """Turns of the loop in an hour that are too many: five times those of an ordinary one."""
 
-PACE: Final = 8.0
+PACE: Final = 10.0
 """Virtual seconds between two wishes of the client."""
 
 
-def hours(seed: str, folder: Path, length: float, *, supervisors: int = 2) -> Result:
+def hours(seed: str, folder: Path, length: float) -> Result:
     """Simulate so many hours. It leaves a litter of the dead: for a process that ends after it."""
     began = time.process_time()
     world = World(seed, folder)
-    fate = Fate(world, supervisors)
+    fate = Fate(world, world.random.choice((2, 2, 3)))
     loop = world.machine.loop
     loop.most_turns = int(TURNS * (1 + length))
     asyncio.set_event_loop(loop)
@@ -52,6 +54,7 @@ class Fate:
         self._random = world.random
         self._places: list[Process | None] = [None] * (supervisors + 1)
         """Who is at work: the client, then the supervisors; None: somebody is about to be started."""
+        self._stranger: apsw.Connection | None = None
         self._over = False
         self.faults: dict[str, int] = {}
 
@@ -67,6 +70,7 @@ class Fate:
                 await asyncio.sleep(max(0.0, minute * 60 + moment - loop.now))
                 self._strike()
             minute += 1
+            self._world.look_for_orphans()
             await asyncio.sleep(min(max(0.0, minute * 60 - loop.now), max(left, 0.0)))
         await self._calm()
 
@@ -76,6 +80,7 @@ class Fate:
         kinds: dict[str, tuple[float, Callable[[], object]]] = {
             "jumps of the clock": (1, self._jump),
             "reboots": (0.05, self._reboot),
+            "locks of a stranger": (0.7, self._lock),
         }
         if victim is not None:
             kinds |= {
@@ -132,6 +137,18 @@ class Fate:
         by = timedelta(seconds=self._random.uniform(-size, size))
         self._machine.jump(by)
 
+    def _lock(self) -> None:
+        """Another program takes the write lock, and keeps it for a while."""
+        if self._stranger is None:
+            self._stranger = apsw.Connection(str(self._world.db), flags=apsw.SQLITE_OPEN_READWRITE)
+        if not self._stranger.in_transaction:
+            self._stranger.execute("BEGIN IMMEDIATE")
+            self._machine.loop.call_later(self._random.choice((0.1, 3, 20, 2 * LEASE)), self._unlock)
+
+    def _unlock(self) -> None:
+        if self._stranger is not None and self._stranger.in_transaction:
+            self._stranger.execute("ROLLBACK")
+
     def _reboot(self) -> None:
         self._machine.reboot()
 
@@ -140,6 +157,7 @@ class Fate:
         world, machine = self._world, self._machine
         world.witness("calm")
         world.calm = True
+        self._unlock()
         machine.skew = machine.latest_skew
         for process in list(machine.living.values()):
             process.fate = ""

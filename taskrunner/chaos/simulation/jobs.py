@@ -26,12 +26,17 @@ if TYPE_CHECKING:
 SWEEP: Final = 10.0
 """Seconds between two looks of a supervisor: ten times the default, for each look costs real time."""
 
+BUSY: Final = 0.001
+"""Seconds that a write waits for another program's lock: real ones, in which nothing moves here."""
+
 CONCURRENCY: Final = 8
 
 
 def program(world: World, process: Process) -> TaskRunner:
     """The runner of one process."""
-    runner = TaskRunner(world.db, lease=LEASE, sweep=SWEEP, grace=5, max_retries=3, durability="normal")
+    runner = TaskRunner(
+        world.db, lease=LEASE, sweep=SWEEP, grace=5, max_retries=3, durability="normal", busy_timeout=BUSY
+    )
     _Jobs(world, process).define(runner)
     runner.on("*", world.hears)
     return runner
@@ -205,12 +210,12 @@ class Client:
     async def _touch(self, handle: TaskHandle[Any], chance: float) -> None:
         if chance < 0.87:
             how = await handle.cancel("not wanted any more")
-            self._world.witness("cancel", handle.id, how)
+            self._world.cancelled(handle.id, how)
             self._world.counts[f"cancels: {how}"] += 1
         elif chance < 0.94:
             with suppress(InvalidInput):
                 await handle.retry()
-                self._world.witness("again", handle.id)
+                self._world.again(handle.id)
                 self._world.counts["retries by hand"] += 1
         else:
             try:

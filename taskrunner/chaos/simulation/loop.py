@@ -22,6 +22,9 @@ from anyio._backends import _asyncio as backend
 TURN: Final = 0.000_02
 """Virtual seconds that a turn of the loop takes: code that asks again at each turn must not stop the time."""
 
+BUSY_TURNS: Final = 8
+"""Turns after which the descriptors are looked at although there is something else to do: a look costs real time."""
+
 SPIN: Final = 0.005
 """Virtual seconds at most that pass while nothing but cancellations are delivered again."""
 
@@ -48,13 +51,14 @@ class _Selector(selectors.DefaultSelector):
     """Looks without waiting. What is ready is told in an order that does not follow from the descriptors' numbers."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:  # noqa: ARG002
-        return sorted(super().select(0), key=lambda event: _reader(event[0]))
+        ready = [(_reader(event[0]), event) for event in super().select(0)]
+        ready = [(reader, event) for reader, event in ready if reader is None or reader.state == "runs"]
+        return [event for _reader, event in sorted(ready, key=lambda one: 0 if one[0] is None else one[0].pid)]
 
 
-def _reader(key: selectors.SelectorKey) -> int:
+def _reader(key: selectors.SelectorKey) -> Process | None:
     handle = key.data[0] or key.data[1]
-    process = handle._context.get(process_here)
-    return 0 if process is None else process.pid
+    return handle._context.get(process_here)  # type: ignore[no-any-return]
 
 
 class Loop(asyncio.SelectorEventLoop):
@@ -75,7 +79,6 @@ class Loop(asyncio.SelectorEventLoop):
         self._ready: Any  # of asyncio's own loop, as are those below
         self._scheduled: list[Any]
         self._selector: selectors.BaseSelector
-        self._own_readers = len(self._selector.get_map())
         self.set_task_factory(_task)
 
     def time(self) -> float:
@@ -119,12 +122,12 @@ class Loop(asyncio.SelectorEventLoop):
             message = f"somebody spins: {self.turns:,} turns of the loop are too many"
             raise StuckError(message)
         ready = self._ready
+        if not ready or self.turns % BUSY_TURNS == 0:
+            self._process_events(self._selector.select())  # type: ignore[attr-defined]
         if not ready:
             self._pass(None)
         elif all(_is_spin(handle) for handle in ready):
             self._pass(SPIN)
-        if len(self._selector.get_map()) > self._own_readers:
-            self._process_events(self._selector.select())  # type: ignore[attr-defined]
         self._wake_timers()
         handles = list(ready)
         ready.clear()

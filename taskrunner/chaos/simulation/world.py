@@ -29,6 +29,12 @@ LOOK: Final = 10.0
 
 POLL: Final = 0.5
 
+CANCELLED_WITHIN: Final = 15.0
+"""Seconds after which a supervisor has seen a cancel: one and a half of its looks."""
+
+RECLAIMED_WITHIN: Final = 400.0
+"""Seconds after which a dead supervisor's task is somebody else's, though all the others were stopped for a while."""
+
 SHOWN: Final = 40
 """Lines of the log that are shown with the first problem."""
 
@@ -56,10 +62,13 @@ class World:
         """The keys of what was asked for, acknowledged or not."""
         self.latest: dict[str, tuple[int, int]] = {}
         """Of each task: the last attempt that has started, and the newest step's row at that time."""
+        self.cancels: dict[str, float] = {}
+        """When a cancel of a task was acknowledged that has not been retried since."""
         self.session: str | None = None
         """The conversation that some jobs share."""
         self.messages: dict[str, str] = {}
         """Those that were acknowledged, by id."""
+        self._orphans: dict[tuple[str, str], float] = {}
         self._admin: apsw.Connection | None = None
         self._digest = hashlib.blake2b(digest_size=8)
         self._complaints = _Complaints(self)
@@ -107,6 +116,7 @@ class World:
         """A step's function begins: it must not be recorded yet, unless this attempt was overtaken unawares."""
         self.witness("effect", task, *label, attempt)
         name, key = label
+        self._check_cancel(task, name)
         recorded = self.ask(
             "SELECT attempt FROM steps WHERE history_id = ? AND scope = ? AND name = ?", history, key, name
         )
@@ -117,6 +127,34 @@ class World:
             self.broken("doubled", f"{name}[{key}] of {task} begins in attempt {attempt}, recorded in {recorded[0][0]}")
         else:
             self.counts["steps begun by who was overtaken"] += 1
+
+    def _check_cancel(self, task: str, name: str) -> None:
+        """Who was cancelled takes no new steps, once its supervisor has looked (I18)."""
+        now, process = self.machine.loop.now, process_here.get()
+        late = now - self.cancels.get(task, now) > CANCELLED_WITHIN
+        if late and isinstance(process, Process) and now - process.went_on_at > CANCELLED_WITHIN:
+            self.broken("wrong", f"{name} of {task} begins long after its cancel was acknowledged")
+
+    def cancelled(self, task: str, how: str) -> None:
+        """A cancel has returned."""
+        self.witness("cancel", task, how)
+        if how != "too_late":
+            self.cancels.setdefault(task, self.machine.loop.now)
+
+    def again(self, task: str) -> None:
+        """A retry by hand has returned."""
+        self.witness("again", task)
+        self.cancels.pop(task, None)
+
+    def look_for_orphans(self) -> None:
+        """Nobody's tasks stay with the dead for long (I13)."""
+        now = self.machine.loop.now
+        rows = self.ask("SELECT id, lease_owner FROM tasks WHERE status = 'running'")
+        dead = {(task, owner) for task, owner in rows if int(owner[-6:], 16) not in self.machine.living}
+        self._orphans = {orphan: self._orphans.get(orphan, now) for orphan in sorted(dead)}
+        for (task, owner), since in self._orphans.items():
+            if now - since > RECLAIMED_WITHIN:
+                self.broken("stuck", f"{task} is still held by {owner}, which has been dead for {now - since:.0f} s")
 
     def stored(self, task: str, history: str, label: tuple[str, str], attempt: int, value: str) -> None:
         """A step has returned, so it is recorded; by this attempt only if no other one has begun before."""
