@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from pathlib import Path
@@ -96,6 +97,8 @@ class TaskRunner(Opening, Tasks, Enqueueing):
         self._limits: dict[str, int | None] = {}
         self._lifespan = checked_lifespan(lifespan)
         self._address = self._setup = ""
+        self.made_in: str = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001 - the way to ask for a caller
+        """The module that made it: where child processes look for it first."""
         self.sessions = Sessions(lambda: self.store)
         self.tasks = TaskList(self)
 

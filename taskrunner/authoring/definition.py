@@ -41,6 +41,8 @@ class BoundTask(msgspec.Struct, Generic[R_co], frozen=True):
     new: NewTask
     returns: Any
     """The annotation of its result."""
+    definition: TaskDefinition[..., Any] | None = None
+    """Whose input it is; None: of a task that is known by its name only."""
 
     @property
     def input(self) -> JSON:
@@ -97,7 +99,7 @@ class TaskDefinition(Generic[P, R, F_co]):
             InvalidInput: they do not fit the function, or have no JSON form; `path` names the place.
         """
         new = NewTask(type=self.name, input=self.signature.encode(args, kwargs))
-        return BoundTask(self.name, new, self.signature.returns)
+        return BoundTask(self.name, new, self.signature.returns, self)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """Enqueue a task of this type, with the arguments of a call; it is durable when this returns.
@@ -194,7 +196,7 @@ class Enqueuer(Generic[P, R]):
         """As `TaskDefinition.bind`, with the options."""
         definition = self._definition
         new = NewTask(type=definition.name, input=definition.signature.encode(args, kwargs), **self._options)
-        return BoundTask(definition.name, new, definition.signature.returns)
+        return BoundTask(definition.name, new, definition.signature.returns, definition)
 
     async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> TaskHandle[R]:
         """As `TaskDefinition.enqueue`, with the options.

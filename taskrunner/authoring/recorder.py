@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import anyio
 import anyio.lowlevel
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from taskrunner.core.model import Fence, Step
     from taskrunner.storage.engine import Rows, Statement
     from taskrunner.storage.store import Store
+
+Witness: TypeAlias = "Callable[[Fence, Number, Callable[..., Any], str, Step | None], None]"
+"""Gets the attempt, the step's number, its function, the digest of its arguments and its record, if there is one."""
 
 WRITE_AGAIN = 0.5
 """Seconds after which a write that met a locked or full store is tried again."""
@@ -55,6 +58,9 @@ class _Pending:
 
 class Recorder:
     """One attempt's pen. It belongs to the event loop."""
+
+    witnesses: ClassVar[list[Witness]] = []
+    """Who hears of each step that a body of this process asks for, before its function is called; for tests."""
 
     def __init__(
         self, store: Store, fence: Fence, clock: Clock, history: History, redaction: Redaction = NOTHING

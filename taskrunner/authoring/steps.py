@@ -140,6 +140,8 @@ class StepRunner:
         digest = payload.digest(args, kwargs)
         returns = payload.returns_of(fn) if self._options.returns is payload.UNTYPED else self._options.returns
         recorded = recorder.recorded(number, digest)
+        for witness in recorder.witnesses:
+            witness(recorder.fence, number, fn, digest, recorded)
         if recorded is not None:
             return self._replay(number, recorded, returns)
         if recorder.over is not None or recorder.ending is not None:

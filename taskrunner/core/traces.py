@@ -13,7 +13,7 @@ from typing import Final
 from taskrunner.core.errors import TaskRunnerError, error_type_of, safe_text
 
 _PACKAGE: Final = Path(__file__).parents[1]
-_FLOORS: Final = ("core/", "storage/", "resources/", "authoring/", "runtime/", "cli/", "app.py", "testing.py")
+_FLOORS: Final = ("core/", "storage/", "resources/", "authoring/", "runtime/", "cli/", "app.py", "testing/")
 _OURS: Final = tuple(f"{_PACKAGE}/{floor}" for floor in _FLOORS)  # without workers/: those are task types, too
 _MACHINERY: Final = (*_OURS, str(importlib.__file__), "<frozen importlib")
 _LIBRARY: Final = f"{sysconfig.get_path('stdlib')}/"

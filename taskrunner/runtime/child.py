@@ -260,11 +260,16 @@ def _hang_on(lifeline: int) -> None:
 
     Linux sends the signal itself, whatever this process is doing; elsewhere a thread does, when it gets to run.
     """
+    die_with(lifeline)
+    threads.get().start("lifeline", partial(_wait_for_its_end, lifeline))  # it may have gone before that, too
+
+
+def die_with(lifeline: int) -> None:
+    """Have Linux kill this process group when nobody holds the other end of this pipe open any more."""
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
-    threads.get().start("lifeline", partial(_wait_for_its_end, lifeline))  # it may have gone before that, too
 
 
 def _wait_for_its_end(lifeline: int) -> None:

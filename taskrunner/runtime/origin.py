@@ -43,14 +43,21 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 def find(
-    runner: object, definitions: Mapping[str, TaskDefinition[..., Any]], address: str = "", setup: str = ""
+    runner: object,
+    definitions: Mapping[str, TaskDefinition[..., Any]],
+    address: str = "",
+    setup: str = "",
+    *,
+    asked_by: str = "processes",
 ) -> Origin:
     """Find out where a runner comes from; `address` (`module:name`) says it, where it is known.
+
+    A refusal begins with `asked_by`.
 
     Raises:
         InvalidInput: no other process could import it; the sentence says why.
     """
-    module, _, name = address.partition(":") if address else _home_of(runner)
+    module, _, name = address.partition(":") if address else _home_of(runner, asked_by)
     functions = [target_of(definition.fn) for definition in definitions.values()]
     homes = dict.fromkeys([module, *(str(getattr(function, "__module__", "") or module) for function in functions)])
     program = sys.modules.get("__main__")
@@ -61,7 +68,7 @@ def find(
         if spec is not None:  # python -m NAME
             known["__main__"] = spec.name
         else:
-            main, known["__main__"] = _file_of(program), MAIN
+            main, known["__main__"] = _file_of(program, asked_by), MAIN
     names = [known.get(home, home) for home in homes]
     return Origin(module=names[0], name=name, modules=tuple(names[1:]), main=main, setup=setup)
 
@@ -118,7 +125,7 @@ def refuse_while_importing() -> None:
         raise NotOpen(message)
 
 
-def _home_of(runner: object) -> tuple[str, str, str]:
+def _home_of(runner: object, asked_by: str) -> tuple[str, str, str]:
     """The module in which a runner has a name, best one that is not the program itself."""
     found = [
         (module_name, name)
@@ -128,22 +135,23 @@ def _home_of(runner: object) -> tuple[str, str, str]:
     ]
     if not found:
         message = (
-            "processes: a child process imports the runner by its name, and this one has none in any module: "
+            f"{asked_by}: a child process imports the runner by its name, and this one has none in any module: "
             "define it at the top of a module, or start it with `taskrunner run module:function`"
         )
-        raise InvalidInput(message, path="processes")
-    module, name = min(found, key=lambda place: place[0] in {"__main__", MAIN})
+        raise InvalidInput(message, path=asked_by)
+    made_in = getattr(runner, "made_in", "")  # others have only imported it: a test, which has no business in a child
+    module, name = min(found, key=lambda place: (place[0] in {"__main__", MAIN}, place[0] != made_in))
     return module, ":", name
 
 
-def _file_of(program: object) -> bytes:
+def _file_of(program: object, asked_by: str) -> bytes:
     file = getattr(program, "__file__", None)
     if file is None or not Path(file).is_file():
         message = (
-            "processes: a child process imports the program, and this one is in no file (python -c, a prompt, a "
+            f"{asked_by}: a child process imports the program, and this one is in no file (python -c, a prompt, a "
             "notebook): put its runner and its tasks into a module"
         )
-        raise InvalidInput(message, path="processes")
+        raise InvalidInput(message, path=asked_by)
     return os.fsencode(Path(file).absolute())
 
 

@@ -48,10 +48,12 @@ class MessageStore:
         """An id for a message that is to be added."""
         return self._clock.new_id()
 
-    async def create_session(self, *, title: str, model: str | None, system_prompt: str | None) -> SessionRow:
-        """Store a new conversation; durable when it returns."""
+    async def create_session(
+        self, *, title: str, model: str | None, system_prompt: str | None, session_id: str | None = None
+    ) -> SessionRow:
+        """Store a new conversation, with a new id unless one is given; durable when it returns."""
         params = {
-            "id": self.new_id(),
+            "id": session_id or self.new_id(),
             "title": title,
             "model": model,
             "system_prompt": system_prompt,

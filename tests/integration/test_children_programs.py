@@ -24,6 +24,20 @@ def test_the_runner_of_a_program_is_imported_again(tmp_path: Path, arguments: li
     assert run(tmp_path, *arguments) == (0, "True\n", "")
 
 
+def test_a_runner_is_imported_from_where_it_was_made(tmp_path: Path) -> None:
+    """A test that has imported the runner is not imported in its stead, however pytest has loaded it."""
+    (tmp_path / "consumer.py").write_text("from lib import runner\nimport lib\n")
+    (tmp_path / "lib.py").write_text("from taskrunner import TaskRunner\nrunner = TaskRunner()\n")
+    program = (
+        "import sys\nfrom importlib.util import module_from_spec, spec_from_file_location\n"
+        "from taskrunner.runtime import origin\nspec = spec_from_file_location('consumer', 'consumer.py')\n"
+        "sys.modules['consumer'] = consumer = module_from_spec(spec)\nspec.loader.exec_module(consumer)\n"
+        "found = origin.find(consumer.runner, consumer.runner.definitions)\nprint(found.module, found.name)\n"
+    )
+    (tmp_path / "app.py").write_text(program)
+    assert run(tmp_path, "app.py") == (0, "lib runner\n", "")
+
+
 REFUSED = {
     "no guard": ("app.py", "", MAIN.partition("\nif")[0] + "\nanyio.run(main)\n", "under if __name__ == '__main__':"),
     "under the guard": (

@@ -1,14 +1,4 @@
-"""Helpers for the tests of those who write tasks: real stores in temporary files, and a clock that stands still.
-
-```python
-async def test_reminder() -> None:
-    async with harness(runner) as lab:
-        assert await lab.call(greet.bind("ada")) == "hello, ada"
-        handle = await remind.options(delay="3d").enqueue("ada")
-        await lab.advance("3d")
-        assert await handle.result() == "reminded ada"
-```
-"""
+"""A runner on a temporary file: with a clock that stands still, or by the machine's own."""
 
 from __future__ import annotations
 
