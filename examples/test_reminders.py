@@ -1,8 +1,8 @@
-"""Tests of tasks: on a real store in a temporary file, three days in a moment. Run it with `pytest`.
+"""Tests of tasks: on a real store in a temporary file, three days in a moment, and every crash. Run it with `pytest`.
 
 It prints:
 
-    4 passed
+    5 passed
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 import pytest
 
 from taskrunner import Retry, TaskContext, TaskFailed, TaskRunner, Tasks
-from taskrunner.testing import harness, temp_runner
+from taskrunner.testing import crash_sweep, harness, temp_runner
 
 # The program: it would stand in a module of its own.
 mail = Tasks("mail.")
@@ -97,3 +97,11 @@ def test_one_reminder_for_one_name() -> None:
             assert sent == ["Ada"]
 
     asyncio.run(story())
+
+
+def test_a_reminder_survives_every_crash() -> None:
+    """Wherever its process is killed, the next one ends it, and sends no recorded mail again."""
+    sweep = asyncio.run(crash_sweep(remind.bind("Ada")))
+    assert all(str(result).startswith("reminded Ada at ") for result in sweep.results)
+    assert sweep.repeated_steps == []
+    assert sweep.kills == len(sweep.results) - 2

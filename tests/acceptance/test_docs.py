@@ -14,7 +14,7 @@ from tests.acceptance.pages import ROOT, blocks
 from tests.acceptance.shell import Shell
 
 DOCS = ROOT / "docs"
-PAGES = (DOCS / "deploying.md", DOCS / "embedding.md", DOCS / "troubleshooting.md")
+PAGES = (DOCS / "deploying.md", DOCS / "embedding.md", DOCS / "testing.md", DOCS / "troubleshooting.md")
 TROUBLESHOOTING = DOCS / "troubleshooting.md"
 WEBAPP = ROOT / "examples" / "webapp.py"
 
