@@ -1,4 +1,4 @@
-"""A whole run: each kind of fault in a process of its own, as many at a time as there are processors."""
+"""A whole run: each kind of fault in a process of its own, one more at a time than there are processors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(
             Order(kind.name, kind.module, seed, minutes / WHOLE, str(Path(folder) / kind.name))
             for kind in sorted(kinds, key=lambda kind: -kind.seconds)
         ]
-        with ThreadPoolExecutor(max(1, os.cpu_count() or 1)) as pool:
+        with ThreadPoolExecutor((os.cpu_count() or 1) + 1) as pool:  # some of them mostly wait
             running = [pool.submit(one, order, within) for order in orders]
             tallies = []
             for done in as_completed(running):

@@ -14,7 +14,7 @@ from taskrunner.chaos.report import Order, Tally
 WITHIN: Final = 60.0
 """Seconds in which a bug has to be found."""
 
-PARTS: Final = {"kills": 0.02, "zombies": 0.025, "power": 0.02, "errors": 0.02, "model": 0.08, "simulation": 0.01}
+PARTS: Final = {"kills": 0.012, "zombies": 0.025, "power": 0.02, "errors": 0.02, "model": 0.08, "simulation": 0.01}
 """How much of a whole run of a kind has to do for a bug."""
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 KILLS: Final = 3_100
 """Of a whole run, and some to spare: a client is no victim, and one that strikes twice counts once or twice."""
 
-HUNT: Final = 6.0
+HUNT: Final = 10.0
 """Seconds of patience with a supervisor that has a planted bug."""
 
 BREACHES: Final[dict[str, Breach]] = {
