@@ -21,7 +21,7 @@ import msgspec
 
 from taskrunner.authoring.definition import Host
 from taskrunner.core.clock import Clock
-from taskrunner.core.errors import StoreBusy, TaskRunnerError, error_text, error_type_of
+from taskrunner.core.errors import TaskRunnerError, error_text, error_type_of
 from taskrunner.core.events import EVERY, Events
 from taskrunner.core.loop import Reply, detach, on_loop_error
 from taskrunner.core.settings import Settings
@@ -46,6 +46,7 @@ from taskrunner.runtime.channel import (
 )
 from taskrunner.runtime.origin import importing, load
 from taskrunner.runtime.watchdog import Watchdog
+from taskrunner.runtime.watched import unbegun
 from taskrunner.storage.engine import Refused, Unit
 from taskrunner.storage.remote import RemoteEngine
 from taskrunner.storage.store import Store
@@ -192,11 +193,12 @@ class Child:
     async def _keep(self, task: Task) -> None:
         """Run one attempt, and hand its end over."""
         self._coming[task.id] = None
+        definition = self._definitions[task.type]
         try:
             here = cast("Here", self._here)  # nothing is given to a child before it says that it is there
-            running = await here.prepare(task, self._definitions[task.type])
+            running = await here.prepare(task, definition)
         except (TaskRunnerError, ValueError, TypeError) as error:  # its rows are odd, or its session is gone
-            self._end(task, self._unbegun(task, error), [])
+            self._end(task, unbegun(self.store.tasks, task, definition, error), [])
             return
         finally:
             reason = self._coming.pop(task.id, None)
@@ -211,11 +213,6 @@ class Child:
             del self._running[task.id]
         self._end(task, *running.ending())
         running.let_go()
-
-    def _unbegun(self, task: Task, error: Exception) -> Statement:
-        if isinstance(error, StoreBusy):
-            return self.store.tasks.release(task.fence)
-        return self._failure(task, error)
 
     def _failure(self, task: Task, error: Exception) -> Statement:
         return self.store.tasks.fail(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
 from taskrunner.core.errors import LeaseLost, StoreBusy, StoreError, error_text, error_type_of
 from taskrunner.core.model import Fence
+from taskrunner.runtime.watched import unbegun
 from taskrunner.storage.engine import Refused, Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from taskrunner.authoring.definition import TaskDefinition
     from taskrunner.core.model import Task
     from taskrunner.runtime.workshop import Workshop
     from taskrunner.storage.claims import Recovered
@@ -66,14 +68,10 @@ class Ends:
                 statement, before = self._failure(fence, error_type_of(error), error_text(error)), None
             failed = None
 
-    async def write_unbegun(self, task: Task, error: Exception) -> None:
-        """Fail a task that cannot even begin, so that it stands in nobody's way; a busy store is no fault of it."""
-        if isinstance(error, StoreBusy):
-            await self.write(task.fence, self._tasks.release(task.fence))
-            return
-        text = error_text(error)
-        await self.write(task.fence, self._failure(task.fence, error_type_of(error), text))
-        self._events.emit("task.failed", task_id=task.id, task_type=task.type, attempt=task.attempt, error=text)
+    async def write_unbegun(self, task: Task, definition: TaskDefinition[Any, Any], error: Exception) -> None:
+        """Write the end of an attempt that could not even begin."""
+        statement = unbegun(self._tasks, task, definition, error)
+        self.tell(task, statement, await self.write(task.fence, statement))
 
     async def write_unreadable(self, row: Row) -> None:
         """Fail a claimed row that cannot be read, so that it stands in nobody's way."""

@@ -197,7 +197,7 @@ class Keeper:
             await self._end_unbegun(task)
             return None
         except (TaskRunnerError, ValueError, TypeError) as error:  # its rows are odd, or its session is gone
-            await self.ends.write_unbegun(task, error)
+            await self.ends.write_unbegun(task, definition, error)
             self._freed()
             return None
         if task.is_suspect:

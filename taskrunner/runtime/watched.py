@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
-from taskrunner.core.errors import TaskRunnerError, error_text, error_type_of
+from taskrunner.core.errors import StoreBusy, StoreError, TaskRunnerError, error_text, error_type_of
 from taskrunner.core.traces import traceback_text
+from taskrunner.storage.engine import Rejected
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,6 +110,23 @@ class Watched(ABC):
             traceback=self.seen(traceback_text(error)) if error.__traceback__ is not None else None,
             retry_in=retry_in,
         )
+
+
+def unbegun(tasks: TaskStore, task: Task, definition: TaskDefinition[Any, Any], error: Exception) -> Statement:
+    """How an attempt is written that could not even begin, so that it stands in nobody's way.
+
+    A busy store is no fault of it, and costs nothing. A store that cannot be read may be read later: the task is run
+    again while retries are left. Odd rows stay odd.
+    """
+    if isinstance(error, StoreBusy):
+        return tasks.release(task.fence)
+    passes = isinstance(error, StoreError) and not isinstance(error, Rejected)
+    return tasks.fail(
+        task.fence,
+        error_type=error_type_of(error),
+        error_message=error_text(error),
+        retry_in=definition.policy.delay(error, task.retry_count) if passes else None,
+    )
 
 
 class Place(Protocol):

@@ -13,7 +13,18 @@ import anyio
 import pytest
 import tenacity
 
-from taskrunner import Fail, InvalidInput, Retry, StepFailed, TaskContext, TaskFailed, TaskHandle, TaskRunner
+from taskrunner import (
+    Fail,
+    InvalidInput,
+    Retry,
+    StepFailed,
+    StoreError,
+    TaskContext,
+    TaskFailed,
+    TaskHandle,
+    TaskRunner,
+)
+from taskrunner.storage.engine import Rows, Statement
 from tests.integration.machine import Heard, ended, quick, sql, until
 
 AGAIN = 0.01
@@ -349,3 +360,36 @@ async def test_an_input_that_does_not_fit_is_one_sentence(db: Path) -> None:
             await handle.result(timeout=10)
         text = (await handle.info()).attempts[0].traceback
     assert text == "taskrunner.InvalidInput: key=5: expected str, got int\n"
+
+
+async def test_a_store_that_cannot_be_read_for_a_moment_fails_no_task(
+    db: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an attempt has recorded cannot be read when it begins, as with a disk that fails: it is tried again."""
+    runner = quick(db)
+    left = 2
+
+    @runner.task(wait=0.01, retry=LookupError)
+    async def job(ctx: TaskContext) -> int:
+        await ctx.step("first", lambda: 1)
+        if ctx.attempt == 1:
+            raise LookupError
+        return ctx.attempt
+
+    async with runner.working():
+        read = runner.store.engine.read
+
+        async def failing(statement: Statement) -> Rows:
+            nonlocal left
+            if statement.name == "steps" and left:
+                left -= 1
+                message = "the disk failed"
+                raise StoreError(message)
+            return await read(statement)
+
+        monkeypatch.setattr(runner.store.engine, "read", failing)
+        handle = await job.enqueue()
+        assert await handle.result(timeout=10) == 4
+        info = await handle.info()
+    assert [attempt.outcome for attempt in info.attempts] == ["retried", "retried", "retried", "completed"]
+    assert [attempt.error_type for attempt in info.attempts[1:3]] == ["taskrunner.StoreError"] * 2
