@@ -37,6 +37,7 @@ def bench(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.timeout(60)
 def test_quick_prints_every_row(tmp_path: Path) -> None:
     """`--quick` shows the machine, each workload at FULL and NORMAL beside the raw loop, the claims from each table."""
     report = tmp_path / "report.json"

@@ -124,7 +124,7 @@ async def test_a_death_is_seen_where_no_more_files_may_be_opened(
     log = EffectLog(tmp_path / "log")
     async with app.at_work(db, processes=1) as heard:
         handle = await app.steps.enqueue(str(log.path))
-        await until(lambda: len(log.lines()) == 3)
+        await until(lambda: sql(db, "SELECT count(*) FROM steps") == [[3]])
         os.kill(heard.of("child.started")[0]["pid"], signal.SIGKILL)
         assert await handle.result(timeout=10) == "done"
     assert log.lines() == ["part 0", "part 1", "part 2", "last"]
