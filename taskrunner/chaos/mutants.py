@@ -14,7 +14,10 @@ from taskrunner.chaos.report import Order, Tally
 WITHIN: Final = 60.0
 """Seconds in which a bug has to be found."""
 
-PARTS: Final = {"kills": 0.012, "zombies": 0.025, "power": 0.02, "errors": 0.02, "model": 0.08, "simulation": 0.01}
+CONTROL: Final = 300.0
+"""Seconds in which the same has to come to its end where nothing was planted."""
+
+PARTS: Final = {"kills": 0.012, "zombies": 0.025, "power": 0.01, "errors": 0.02, "model": 0.08, "simulation": 0.02}
 """How much of a whole run of a kind has to do for a bug."""
 
 
@@ -33,7 +36,7 @@ def run(order: Order) -> Tally:
 
 
 def _control(tally: Tally, order: Order, kind: str) -> None:
-    found = _planted(order, kind, "none")
+    found = _planted(order, kind, "none", CONTROL)
     if found.problems:
         tally.broken("wrong", f"{kind} has found a bug where none was planted: {found.problems[0].text}")
     else:
@@ -43,7 +46,7 @@ def _control(tally: Tally, order: Order, kind: str) -> None:
 
 def _hunt(tally: Tally, order: Order, name: str) -> None:
     plant = PLANTS[name]
-    found = _planted(order, plant.kind, name)
+    found = _planted(order, plant.kind, name, WITHIN)
     tally.faults += 1
     if not found.problems:
         tally.broken("wrong", f"{name} ({plant.what}) was not found by {plant.kind} in {found.seconds:.0f} s")
@@ -53,8 +56,8 @@ def _hunt(tally: Tally, order: Order, name: str) -> None:
     tally.notes.append(f"{plant.what}: found by {plant.kind} in {found.seconds:.1f} s as {problem.breach}")
 
 
-def _planted(order: Order, kind: str, name: str) -> Tally:
+def _planted(order: Order, kind: str, name: str, within: float) -> Tally:
     folder = Path(order.folder) / f"{kind}-{name.replace(' ', '-')}"
     Path(order.folder).mkdir(exist_ok=True)
     hunt = Order(kind, KINDS[kind].module, order.seed, PARTS[kind], str(folder), plant=name)
-    return one(hunt, WITHIN)
+    return one(hunt, within)

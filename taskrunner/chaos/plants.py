@@ -18,7 +18,6 @@ from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from taskrunner.authoring.history import History
-from taskrunner.core.clock import Clock
 from taskrunner.runtime import leases
 from taskrunner.runtime.pool import Pool
 from taskrunner.storage import engine, sqlite, sqlite_writer
@@ -31,8 +30,6 @@ from taskrunner.storage.sqlite_writer import Writer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from taskrunner.core.settings import Settings
-    from taskrunner.storage.store import Store
 
 VARIABLE: Final = "TASKRUNNER_TEST_PLANT"
 """The environment variable that names what is planted."""
@@ -140,24 +137,15 @@ def _deaf() -> None:
     _swap(leases.Lease, "_beaten", late)
 
 
-class _WallClock(Clock):
-    """A clock of which the wall clock counts for all."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def __getattribute__(self, name: str) -> Any:  # noqa: ANN401 - whatever is asked of the clock
-        clock = object.__getattribute__(self, "_clock")
-        return (lambda: clock.now().timestamp()) if name == "monotonic" else getattr(clock, name)
-
-
 def _wall() -> None:
-    begin = leases.Lease.__init__
+    wall = "self._clock.now().timestamp()"
+    _source(leases.Lease, "sweep", "<= now * NANOSECONDS", f"<= {wall} * NANOSECONDS")()
+    bury = leases.Lease._bury
 
-    def init(lease: leases.Lease, store: Store, settings: Settings, clock: Clock, *rest: Any) -> None:  # noqa: ANN401
-        begin(lease, store, settings, _WallClock(clock), *rest)
+    async def by_the_wall(lease: leases.Lease, dead: list[tuple[str, str]], monotonic: float) -> None:
+        await bury(lease, dead, monotonic and lease._clock.now().timestamp())
 
-    _swap(leases.Lease, "__init__", init)
+    _swap(leases.Lease, "_bury", by_the_wall)
     _swap(Owners, "_expiry", lambda self, lease: int((self._clock.now().timestamp() + lease) * NANOSECONDS))
 
 

@@ -213,9 +213,14 @@ class Client:
             self._world.cancelled(handle.id, how)
             self._world.counts[f"cancels: {how}"] += 1
         elif chance < 0.94:
-            with suppress(InvalidInput):
+            cancelled = self._world.cancels.get(handle.id)
+            self._world.again(handle.id)  # who dies on the way does not know whether it is
+            try:
                 await handle.retry()
-                self._world.again(handle.id)
+            except InvalidInput:
+                if cancelled is not None:
+                    self._world.cancels[handle.id] = cancelled
+            else:
                 self._world.counts["retries by hand"] += 1
         else:
             try:

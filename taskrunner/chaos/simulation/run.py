@@ -28,11 +28,13 @@ def run(order: Order) -> Tally:
     """Simulate this order's part of the hours, and of the turns."""
     tally = Tally(order.kind)
     left, number = float(order.share(HOURS)), 0
-    while left > 0:
+    while left > 0 and not (order.plant and tally.problems):
         number += 1
         length = min(PART, left)
         left -= length
         add(tally, part(order, f"{order.seed}.{number}", f"{length:g}"))
+    if order.plant and tally.problems:  # it is found
+        return tally
     turns = part(order, str(order.seed), "turns", "0", "0", "1").turns
     step = max(1, round(1 / order.part))
     for first in range(order.seed % step, turns, POINTS * step):

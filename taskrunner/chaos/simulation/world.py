@@ -142,7 +142,7 @@ class World:
             self.cancels.setdefault(task, self.machine.loop.now)
 
     def again(self, task: str) -> None:
-        """A retry by hand has returned."""
+        """A retry by hand is asked for."""
         self.witness("again", task)
         self.cancels.pop(task, None)
 
