@@ -130,7 +130,7 @@ _ALL = (
             "pills in supervisors": 40,
             "deaths": 120,
             "losses of innocents": 60,
-            "supervisors that were started again": 40,
+            "supervisors that were started again": 30,
         },
         seconds=150,
     ),

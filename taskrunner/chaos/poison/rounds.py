@@ -63,8 +63,9 @@ def run(order: Order) -> Tally:
     """Give so many pills, a lane at a time: two thirds of them to supervisors with children."""
     pills = order.share(PILLS_OF_A_RUN)
     lanes: list[Lane] = []
-    for place, number in enumerate(range(0, pills, PILLS_OF_A_LANE)):
-        count = min(PILLS_OF_A_LANE, pills - number)
+    number = min(pills, max(3, -(-pills // PILLS_OF_A_LANE)))  # in a small run, too, some have no children
+    for place in range(number):
+        count = pills // number + (place < pills % number)
         folder = Path(order.folder) / f"lane{place}"
         folder.mkdir(parents=True)
         seed, children = f"{order.seed}/{place}", place % 3 != 2
