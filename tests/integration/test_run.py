@@ -43,7 +43,7 @@ def test_wrong_usage(checkout: Path, args: tuple[str, ...]) -> None:
     """Without a command, or with an unknown one, it says what there is, and ends with 2."""
     done = run(checkout, *args)
     assert done.returncode == 2
-    assert [line.split()[1] for line in done.stderr.splitlines()] == ["demo", "test", "check", "bench"]
+    assert [line.split()[1] for line in done.stderr.splitlines()] == ["demo", "test", "check", "bench", "chaos"]
 
 
 def test_help(checkout: Path) -> None:
