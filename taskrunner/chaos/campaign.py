@@ -84,7 +84,7 @@ def one(order: Order, within: float) -> Tally:
             return msgspec.json.decode(answer, type=Tally)
         log.seek(0)
         said = log.read().decode(errors="replace")[-SHOWN:]
-    tally = Tally(order.kind, seconds=round(time.monotonic() - began, 1))
+    tally = Tally(order.kind, seconds=round(time.monotonic() - began, 1), has_died=True)
     tally.broken("stuck" if late else "wrong", f"{late or f'it ended with exit code {process.returncode}'}: {said}")
     return tally
 

@@ -48,8 +48,9 @@ def _hunt(tally: Tally, order: Order, name: str) -> None:
     plant = PLANTS[name]
     found = _planted(order, plant.kind, name, WITHIN)
     tally.faults += 1
-    if not found.problems:
-        tally.broken("wrong", f"{name} ({plant.what}) was not found by {plant.kind} in {found.seconds:.0f} s")
+    if found.has_died or not found.problems:
+        why = f": {found.problems[0].text}" if found.problems else ""
+        tally.broken("wrong", f"{name} ({plant.what}) was not found by {plant.kind} in {found.seconds:.0f} s{why}")
         return
     tally.count("bugs found")
     problem = found.problems[0]

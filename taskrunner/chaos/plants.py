@@ -30,7 +30,6 @@ from taskrunner.storage.sqlite_writer import Writer
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-
 VARIABLE: Final = "TASKRUNNER_TEST_PLANT"
 """The environment variable that names what is planted."""
 

@@ -60,6 +60,8 @@ class Tally(msgspec.Struct):
     notes: list[str] = []
     """What else is to be told."""
     seconds: float = 0.0
+    has_died: bool = False
+    """Whether its process did not come to its end: then it has found nothing, and something is wrong with itself."""
 
     def count(self, what: str, number: int = 1) -> None:
         """Note that something has happened."""

@@ -63,6 +63,7 @@ def test_a_kind_that_dies_and_one_that_hangs_are_found() -> None:
     assert "dies: wrong: it ended with exit code -9: its last words" in said
     assert "hangs: stuck: it has not come to its end within 6 s" in said
     assert "works" not in said
+    assert [tally.has_died for tally in report.tallies] == [True, False, True]
 
 
 def test_a_kind_that_lacks_something_is_left_out_and_told_of() -> None:
